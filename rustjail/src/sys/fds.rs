@@ -1,0 +1,21 @@
+//! The descriptor table as a whole.
+
+use std::{ffi::c_uint, io};
+
+/// Closes every descriptor from `first` to `last`, both included.
+///
+/// Only for a new process's start: whatever owns one of them in this process owns nothing afterwards.
+pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
+    range(first, last, 0)
+}
+
+/// Makes every descriptor from `first` on close at execve.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+fn range(first: u32, last: u32, flags: c_uint) -> io::Result<()> {
+    // SAFETY: takes integers only; the callers' contract is about ownership, not memory.
+    super::check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) })?;
+    Ok(())
+}

@@ -1,0 +1,25 @@
+//! The one network setting every new network namespace needs.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+/// Brings the loopback device of this network namespace up; the kernel gives it its addresses.
+pub fn loopback_up() -> io::Result<()> {
+    // SAFETY: takes integers only.
+    let socket: OwnedFd = super::owned(
+        unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) }.into(),
+    )?;
+    // SAFETY: ifreq is integers and arrays of them, for which all zeroes is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(b"lo") {
+        *place = *byte as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: SIOCSIFFLAGS reads the name and the flags of the ifreq it is given.
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) };
+    super::check(result.into())?;
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! What runs in the new process, between clone3 and execve.
+//!
+//! The process was cloned from a single-threaded one, so this is ordinary Rust. It walks the plan in an order
+//! that is itself the safety argument:
+//!
+//! ```text
+//!  enter     descriptors not in the plan closed, cgroups, user namespace, the other namespaces
+//!  build     mounts, devices, masks: through descriptors beneath the root, in sight of the host's tree
+//!  switch    pivot_root; from here the host's tree is out of reach
+//!  settle    session, terminal, limits, ids, capabilities; the program is found
+//!  READY ... START      (a container's init only)
+//!  run       seccomp, execve
+//! ```
+//!
+//! The first step that fails is reported over the sync socket, and the process exits with 255.
+
+use std::{
+    convert::Infallible,
+    fs::File,
+    io::{self, Read},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use nix::{sched::CloneFlags, sys::prctl, unistd};
+
+use crate::{
+    plan::{Gate, Plan},
+    sync::{self, StepError},
+    sys::{fds::close_range, keyring, net, process as sys_process},
+};
+
+mod cgroupfs;
+mod devices;
+mod identity;
+mod masks;
+mod mounts;
+mod proc;
+mod program;
+mod root;
+mod step;
+mod terminal;
+mod tree;
+
+use proc::Proc;
+use step::At;
+
+/// The exit status of a process that never got as far as its program.
+pub const FAILED: i32 = 255;
+
+/// Goes through `plan` and becomes its program. `hold` ends, with one byte, when a new user namespace is mapped.
+pub(crate) fn run(plan: &Plan, fds: &[BorrowedFd<'_>], hold: Option<io::PipeReader>) -> ! {
+    let sync = plan.sync.of(fds).and_then(|fd| fd.try_clone_to_owned()).map(File::from);
+    let Ok(mut sync) = sync else { sys_process::exit_now(FAILED) };
+    // The maker's stack is above this frame: unwinding into it would go on as a second maker.
+    let walked = catch_unwind(AssertUnwindSafe(|| walk(plan, fds, hold, &mut sync)));
+    let error = match walked {
+        Ok(Err(error)) => error,
+        Err(_) => StepError {
+            step: "go on after a panic".into(),
+            path: String::new(),
+            errno: libc::ENOTRECOVERABLE,
+        },
+    };
+    // Nobody is left to be told when this fails.
+    let _ = sync::report_failure(&mut sync, &error);
+    sys_process::exit_now(FAILED)
+}
+
+fn walk(
+    plan: &Plan,
+    fds: &[BorrowedFd<'_>],
+    hold: Option<io::PipeReader>,
+    sync: &mut File,
+) -> Result<Infallible, StepError> {
+    let proc = enter(plan, fds, hold, sync)?;
+    let place = match &plan.root {
+        Some(root) => root::build(plan, root, fds, proc.as_ref())?,
+        None => root::joined(plan)?,
+    };
+    if let Some(terminal) = &place.terminal {
+        sync::report_console(sync.as_fd(), terminal.master.try_clone().at("copy the terminal", "")?)
+            .at("hand the terminal over", "")?;
+    }
+    settle(plan, fds, &place, proc.as_ref())?;
+    drop(place);
+
+    let program = program::find(&plan.process)?;
+    close_all_but(&[sync.as_fd()])?;
+    if plan.gate == Gate::Start && !sync::wait_for_start(sync).at("wait for the start", "")? {
+        // The maker has given the container up, and knows that.
+        sys_process::exit_now(FAILED);
+    }
+    identity::confine(&plan.process)?;
+    program.execute()
+}
+
+/// Gets rid of what the maker had open, and into the cgroup and the namespaces.
+fn enter(
+    plan: &Plan,
+    fds: &[BorrowedFd<'_>],
+    hold: Option<io::PipeReader>,
+    sync: &File,
+) -> Result<Option<Proc>, StepError> {
+    prctl::set_dumpable(false).at("become non-dumpable", "")?;
+    let mut keep = fds.to_vec();
+    keep.push(sync.as_fd());
+    keep.extend(hold.as_ref().map(AsFd::as_fd));
+    close_all_but(&keep)?;
+    sys_process::reset_signals().at("reset the signals", "")?;
+    nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+    keyring::new_session().at("make a session keyring", "")?;
+
+    for tasks in &plan.placement.tasks {
+        let tasks = tasks.of(fds).at("find a cgroup's tasks file", "")?;
+        unistd::write(tasks, b"0").at("enter the cgroup", "")?;
+    }
+    if let Some(mut hold) = hold {
+        wait_until_mapped(&mut hold)?;
+        become_root_of_user_namespace()?;
+    }
+    // Made in the maker's mount namespace, where nothing can be mounted over it, and before a user namespace
+    // is joined in which it could not be made.
+    let proc = Proc::open_if_needed(plan)?;
+    join(plan, fds, proc.as_ref())?;
+    let create = CloneFlags::from_bits_retain(plan.namespaces.create as i32);
+    if create.contains(CloneFlags::CLONE_NEWCGROUP) {
+        nix::sched::unshare(CloneFlags::CLONE_NEWCGROUP).at("make the cgroup namespace", "")?;
+    }
+    if create.contains(CloneFlags::CLONE_NEWNET) {
+        net::loopback_up().at("bring the loopback device up", "")?;
+    }
+    if let Some(name) = &plan.namespaces.hostname {
+        unistd::sethostname(name).at("set the hostname", name)?;
+    }
+    if let Some(name) = &plan.namespaces.domainname {
+        sys_process::set_domainname(name).at("set the domain name", name)?;
+    }
+    Ok(proc)
+}
+
+fn join(plan: &Plan, fds: &[BorrowedFd<'_>], proc: Option<&Proc>) -> Result<(), StepError> {
+    let user = libc::CLONE_NEWUSER as u64;
+    let joins = &plan.namespaces.joins;
+    let joins_user = joins.iter().any(|join| join.kinds & user != 0);
+    if joins_user {
+        // Raising these is permitted to the initial user namespace only.
+        identity::limit(&plan.process, proc)?;
+    }
+    for join in joins {
+        let fd = join.fd.of(fds).at("find a namespace", "")?;
+        let kinds = CloneFlags::from_bits_retain(join.kinds as i32);
+        nix::sched::setns(fd, kinds).at("join the namespaces", step::names(kinds))?;
+    }
+    if joins_user { become_root_of_user_namespace() } else { Ok(()) }
+}
+
+/// The rest of what the program inherits.
+fn settle(
+    plan: &Plan,
+    fds: &[BorrowedFd<'_>],
+    place: &root::Place,
+    proc: Option<&Proc>,
+) -> Result<(), StepError> {
+    unistd::setsid().at("lead a session", "")?;
+    terminal::connect(&plan.process, place.terminal.as_ref(), fds)?;
+    let in_user_namespace = plan.namespaces.create & libc::CLONE_NEWUSER as u64 != 0
+        || plan.namespaces.joins.iter().any(|join| join.kinds & libc::CLONE_NEWUSER as u64 != 0);
+    if !in_user_namespace {
+        identity::limit(&plan.process, proc)?;
+    }
+    program::enter_directory(&plan.process.cwd, place.cwd.as_fd())?;
+    identity::assume(&plan.process)
+}
+
+fn wait_until_mapped(hold: &mut io::PipeReader) -> Result<(), StepError> {
+    match hold.read(&mut [0; 1]).at("wait for the id maps", "")? {
+        1 => Ok(()),
+        // The maker could not write them, and says so itself.
+        _ => sys_process::exit_now(FAILED),
+    }
+}
+
+/// A process that enters a user namespace keeps its outer ids, which mean nobody inside.
+fn become_root_of_user_namespace() -> Result<(), StepError> {
+    crate::sys::identity::setgid(0).at("become group 0 of the user namespace", "")?;
+    crate::sys::identity::setuid(0).at("become user 0 of the user namespace", "")
+}
+
+/// Closes every descriptor above standard error that is not in `keep`.
+fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<(), StepError> {
+    let mut numbers: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd > 2).collect();
+    numbers.sort_unstable();
+    let mut next = 3;
+    for number in numbers {
+        if number > next {
+            close_range(next, number - 1).at("close the maker's descriptors", "")?;
+        }
+        next = number + 1;
+    }
+    close_range(next, u32::MAX).at("close the maker's descriptors", "")
+}
+
+/// A directory that only names a place.
+fn open_directory(path: &str) -> Result<OwnedFd, StepError> {
+    use nix::fcntl::{OFlag, open};
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    open(path, flags, nix::sys::stat::Mode::empty()).at("open", path)
+}

@@ -1,0 +1,89 @@
+//! The mounts of a container: each is made detached, given its attributes, and only then put in place.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use super::{
+    cgroupfs,
+    proc::Proc,
+    step::At,
+    tree::{Links, Missing, Tree},
+};
+use crate::{
+    plan::{FileSystem, FsOption, Mount, MountKind},
+    sync::StepError,
+    sys::mount::{self, Attributes},
+};
+
+/// Makes one mount and everything its target lacks.
+pub(super) fn make(
+    mount: &Mount,
+    tree: Tree<'_>,
+    fds: &[BorrowedFd<'_>],
+    proc: Option<&Proc>,
+) -> Result<(), StepError> {
+    let links = links_allowed_in(&mount.target);
+    match &mount.kind {
+        MountKind::Bind(bind) => {
+            let source = bind.tree.of(fds).at("find the source of", &mount.target)?;
+            let missing = if bind.directory { Missing::Directory } else { Missing::File };
+            change(source, mount.recursive, true, &mount.target)?;
+            change(source, mount.attributes, false, &mount.target)?;
+            let target = tree.ensure(&mount.target, missing, links)?;
+            mount::attach(source, target.as_fd()).at("bind onto", &mount.target)
+        }
+        MountKind::FileSystem(file_system) => {
+            let made = create(file_system, mount.attributes.set, &mount.target)?;
+            let only_propagation =
+                Attributes { propagation: mount.attributes.propagation, ..Attributes::default() };
+            change(made.as_fd(), only_propagation, false, &mount.target)?;
+            change(made.as_fd(), mount.recursive, true, &mount.target)?;
+            let target = tree.ensure(&mount.target, Missing::Directory, links)?;
+            mount::attach(made.as_fd(), target.as_fd()).at("mount onto", &mount.target)
+        }
+        MountKind::Cgroup(view) => {
+            let target = tree.ensure(&mount.target, Missing::Directory, links)?;
+            cgroupfs::mount(view, mount, target.as_fd(), proc)
+        }
+    }
+}
+
+/// A process trusts what it finds in these to be the kernel's; a link there could make it the image's
+/// (CVE-2019-19921), or the mount land where the image wants it.
+fn links_allowed_in(target: &Path) -> Links {
+    let guarded = ["/proc", "/sys", "/dev"];
+    if guarded.iter().any(|path| Path::new(path) == target) { Links::Refuse } else { Links::Follow }
+}
+
+/// A detached mount of a new file system.
+pub(super) fn create(file_system: &FileSystem, attributes: u64, target: &Path) -> Result<OwnedFd, StepError> {
+    let kind = &file_system.kind;
+    let context = mount::FileSystem::open(kind).at(&format!("make a {kind} for"), target)?;
+    if let Some(source) = &file_system.source {
+        context.set("source", source).at(&format!("use {source} as {kind} for"), target)?;
+    }
+    for option in &file_system.options {
+        match option {
+            FsOption::Flag(key) => context.flag(key).at(&format!("give {kind} the option {key} for"), target),
+            FsOption::Value(key, value) => {
+                context.set(key, value).at(&format!("give {kind} the option {key}={value} for"), target)
+            }
+        }?;
+    }
+    context.mount(attributes).at(&format!("make a {kind} for"), target)
+}
+
+/// Applies `attributes` unless there is nothing to apply.
+pub(super) fn change(
+    mount: BorrowedFd<'_>,
+    attributes: Attributes,
+    recursive: bool,
+    target: &Path,
+) -> Result<(), StepError> {
+    if attributes == Attributes::default() {
+        return Ok(());
+    }
+    mount::set_attributes(mount, attributes, recursive).at("set the attributes of the mount for", target)
+}

@@ -1,0 +1,114 @@
+//! The container's file tree: built out of the host's sight-line, then made `/`.
+//!
+//! The tree is attached over `/` and stays addressed by its descriptor, so the host's paths keep working
+//! until pivot_root, and no path of the tree is ever looked up from the host's side.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use nix::{
+    fcntl::OFlag,
+    mount::{MntFlags, umount2},
+    unistd,
+};
+
+use super::{
+    devices, masks, mounts, open_directory,
+    proc::Proc,
+    step::At,
+    terminal::{self, Terminal},
+    tree::{Links, Missing, Tree},
+};
+use crate::{
+    plan::{Plan, Root, Stdio},
+    sync::StepError,
+    sys::mount::{self, Attributes},
+};
+
+/// What of the container's tree the last steps need.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The working directory.
+    pub(super) cwd: OwnedFd,
+    /// The terminal, with one.
+    pub(super) terminal: Option<Terminal>,
+}
+
+/// Builds the tree of a new container and makes it `/`.
+pub(super) fn build(
+    plan: &Plan,
+    root: &Root,
+    fds: &[BorrowedFd<'_>],
+    proc: Option<&Proc>,
+) -> Result<Place, StepError> {
+    let host = open_directory("/")?;
+    let slave = Attributes { propagation: libc::MS_SLAVE, ..Attributes::default() };
+    mount::set_attributes(host.as_fd(), slave, true).at("keep this mount namespace's mounts from", "/")?;
+    let tree = root.tree.of(fds).at("find the root file system", "")?;
+    mount::set_attributes(tree, slave, true).at("set the propagation of", "the root file system")?;
+    mount::attach(tree, host.as_fd()).at("attach", "the root file system")?;
+
+    let tree = Tree(tree);
+    for mount in &root.mounts {
+        mounts::make(mount, tree, fds, proc)?;
+    }
+    devices::make(root, tree)?;
+    let terminal = open_terminal(plan, tree)?;
+    if let (true, Some(terminal)) = (root.console, &terminal) {
+        terminal::bind_console(terminal, tree)?;
+    }
+    for (path, value) in &root.sysctls {
+        proc.ok_or(std::io::ErrorKind::NotFound)
+            .at("find the private", "procfs")?
+            .write(Path::new("sys").join(path), value)?;
+    }
+    masks::hide(&root.masked, tree)?;
+    masks::protect(&root.readonly_paths, tree)?;
+    let cwd = tree.ensure(&plan.process.cwd, Missing::Directory, Links::Follow)?;
+    if root.readonly_dev {
+        let dev = tree.open("/dev", OFlag::O_PATH, Links::Refuse).at("open", "/dev")?;
+        mount::set_attributes(dev.as_fd(), READ_ONLY, false).at("make read-only", "/dev")?;
+    }
+    if root.readonly {
+        mount::set_attributes(tree.0, READ_ONLY, false).at("make read-only", "/")?;
+    }
+    switch(host, tree.0)?;
+    if let Some(propagation) = root.propagation {
+        let attributes = Attributes { propagation: propagation.kind, ..Attributes::default() };
+        mount::set_attributes(tree.0, attributes, propagation.recursive).at("set the propagation of", "/")?;
+    }
+    Ok(Place { cwd, terminal })
+}
+
+const READ_ONLY: Attributes = Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0 };
+
+/// Finds the places of a container that was joined.
+pub(super) fn joined(plan: &Plan) -> Result<Place, StepError> {
+    let root = open_directory("/")?;
+    let tree = Tree(root.as_fd());
+    let cwd = tree
+        .open(&plan.process.cwd, OFlag::O_PATH | OFlag::O_DIRECTORY, Links::Follow)
+        .at("open the working directory", &plan.process.cwd)?;
+    Ok(Place { cwd, terminal: open_terminal(plan, tree)? })
+}
+
+fn open_terminal(plan: &Plan, tree: Tree<'_>) -> Result<Option<Terminal>, StepError> {
+    match &plan.process.stdio {
+        Stdio::Terminal(size) => Terminal::open(tree, *size).map(Some),
+        Stdio::Streams(_) => Ok(None),
+    }
+}
+
+/// Exchanges the host's tree for the container's and lets go of the former. `pivot_root(".", ".")` stacks
+/// the old root on the new one, so it needs no directory in the image.
+fn switch(host: OwnedFd, tree: BorrowedFd<'_>) -> Result<(), StepError> {
+    unistd::fchdir(tree).at("enter", "the root file system")?;
+    // EINVAL here means that the process's root is the kernel's initial rootfs, which cannot be moved: the
+    // guest's init has to make / a mount of its own before it starts anything.
+    unistd::pivot_root(".", ".").at("pivot_root to", "the root file system")?;
+    unistd::fchdir(&host).at("enter", "the old root")?;
+    umount2(".", MntFlags::MNT_DETACH).at("unmount", "the old root")?;
+    unistd::chdir("/").at("enter", "/")
+}

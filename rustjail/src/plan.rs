@@ -1,0 +1,129 @@
+//! The flat description of one process to be made: what `compile` writes and `child` walks.
+//!
+//! A plan holds no decision and no text to be parsed: flags are bits, paths are resolved as far as they can
+//! be from outside, descriptors are [`Slot`]s into the list that travels with it. It crosses from the agent
+//! to the launcher as bytes, so every type here is plain data. A plan with a [`Root`] makes a container; one
+//! without joins a container and runs one more process there.
+
+use std::{
+    io,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+use serde::{Deserialize, Serialize};
+
+mod process;
+mod root;
+
+pub use process::{Capabilities, Identity, Process, Rlimit, Stdio, WindowSize};
+pub use root::{
+    Attributes, Bind, CgroupHierarchy, CgroupView, Device, DeviceKind, FileSystem, FsOption, Mount,
+    MountKind, Propagation, Root,
+};
+
+/// A descriptor of the [`Launch`](crate::launch::Launch) this plan belongs to, by its place in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot(pub u16);
+
+impl Slot {
+    /// The descriptor it names; EBADF when the list is shorter than the plan says.
+    pub fn of<'fd>(self, fds: &[BorrowedFd<'fd>]) -> io::Result<BorrowedFd<'fd>> {
+        fds.get(usize::from(self.0)).copied().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+}
+
+/// One process: a container's init when `root` is set, else a process that joins a container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The namespaces it is born into, and those it enters.
+    pub namespaces: Namespaces,
+    /// The cgroup it is put into.
+    pub placement: Placement,
+    /// The file tree it builds and makes its own.
+    pub root: Option<Root>,
+    /// The program and all that it inherits.
+    pub process: Process,
+    /// What execve waits for.
+    pub gate: Gate,
+    /// The child's end of the link to its maker.
+    pub sync: Slot,
+}
+
+/// The namespaces of one process. A kind that is named nowhere is shared with the launching process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Namespaces {
+    /// CLONE_NEW* bits of those it gets anew.
+    pub create: u64,
+    /// Those it enters, in order.
+    pub joins: Vec<Join>,
+    /// A PID namespace (or the pidfd of a process in it) to be born into. It is apart from `joins` because
+    /// nobody can enter one: only the children of whoever has set it are in it.
+    pub pid: Option<Slot>,
+    /// Of the user namespace in `create`.
+    pub uid_map: Vec<IdMap>,
+    /// Of the user namespace in `create`.
+    pub gid_map: Vec<IdMap>,
+    /// Of the UTS namespace.
+    pub hostname: Option<String>,
+    /// Of the UTS namespace.
+    pub domainname: Option<String>,
+}
+
+/// One setns(2).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Join {
+    /// A namespace, or the pidfd of a process whose namespaces are meant.
+    pub fd: Slot,
+    /// CLONE_NEW* bits: one for a namespace, any for a pidfd.
+    pub kinds: u64,
+}
+
+/// A range of ids, as a line of `/proc/PID/uid_map` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdMap {
+    /// The first id inside.
+    pub inside: u32,
+    /// The first id outside.
+    pub outside: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// The cgroup of one process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// A cgroup2 directory, entered by clone3 itself.
+    pub into: Option<Slot>,
+    /// The v1 `tasks` files, to each of which the child writes "0".
+    pub tasks: Vec<Slot>,
+}
+
+/// What execve waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Gate {
+    /// The maker's START, after READY was reported.
+    Start,
+    /// Nothing.
+    Open,
+}
+
+impl Plan {
+    /// The form that crosses a socket or a memfd.
+    pub fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        postcard::to_stdvec(self).map_err(io::Error::other)
+    }
+
+    /// The inverse of [`Plan::to_bytes`].
+    pub fn from_bytes(bytes: &[u8]) -> io::Result<Self> {
+        postcard::from_bytes(bytes).map_err(io::Error::other)
+    }
+}
+
+/// How many descriptors one launch may carry; the kernel's SCM_MAX_FD, less one for the plan itself.
+pub const MAX_SLOTS: usize = 252;
+
+/// Adds `fd` to `fds` and names it.
+pub fn slot(fds: &mut Vec<OwnedFd>, fd: OwnedFd) -> Slot {
+    fds.push(fd);
+    Slot((fds.len() - 1) as u16)
+}

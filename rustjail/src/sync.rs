@@ -1,0 +1,189 @@
+//! What a new process and its maker say to each other.
+//!
+//! ```text
+//!  maker                         child
+//!    |   (clone3)                  |
+//!    |<------------- CONSOLE + fd -|   only with a terminal: the master of its pty
+//!    |<------------- READY --------|   init only: everything but execve is done
+//!    |-- START ------------------->|   init only
+//!    |<------------- FAILED -------|   at any point: step, path, errno; the child exits
+//!    |<------------- end of file --|   execve succeeded (the socket is close-on-exec), or the child died
+//! ```
+//!
+//! Each message is one SEQPACKET record: a tag byte, and for FAILED the errno, the length of the step, the
+//! step and the path. The maker trusts nothing of it: a record that is none of these is an error.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+use crate::sys::scm;
+
+const CONSOLE: u8 = b'C';
+const READY: u8 = b'R';
+const FAILED: u8 = b'F';
+const START: u8 = b'S';
+
+/// The longest record: a FAILED with a path of PATH_MAX and a step of a line or two.
+const MAX_RECORD: usize = 8 * 1024;
+
+/// One message from the child.
+#[derive(Debug)]
+pub enum Report {
+    /// The master side of the process's terminal.
+    Console(OwnedFd),
+    /// The container is created and waits for [`start`].
+    Ready,
+    /// A step failed; the child is gone or about to be.
+    Failed(StepError),
+}
+
+/// The step of process creation that failed in the child, and how.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {step}{}{path}: {}", if path.is_empty() { "" } else { " " }, io::Error::from_raw_os_error(*errno))]
+pub struct StepError {
+    /// What was being done, in words a person can act on.
+    pub step: String,
+    /// The path or name it was done to; may be empty.
+    pub path: String,
+    /// The errno of the call that failed.
+    pub errno: i32,
+}
+
+/// The two ends of a new link: the maker's (non-blocking) and the child's.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (maker, child) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    nix::fcntl::fcntl(&maker, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
+    Ok((maker, child))
+}
+
+/// The next message from the child; `None` is the end of file. `WouldBlock` when nothing has come yet.
+pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
+    let mut buffer = [0; MAX_RECORD];
+    let mut record = match scm::receive(maker, &mut buffer) {
+        // A child that was killed with our START still unread.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+        result => result?,
+    };
+    if record.length == 0 {
+        return Ok(None);
+    }
+    let bytes = buffer.get(..record.length).unwrap_or_default();
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the child sent a record of no known form");
+    match (bytes.split_first(), record.fds.pop()) {
+        (Some((&CONSOLE, [])), Some(master)) => Ok(Some(Report::Console(master))),
+        (Some((&READY, [])), _) => Ok(Some(Report::Ready)),
+        (Some((&FAILED, rest)), _) => Ok(Some(Report::Failed(decode(rest).ok_or_else(malformed)?))),
+        _ => Err(malformed()),
+    }
+}
+
+/// Lets a created container run its program.
+pub fn start(maker: BorrowedFd<'_>) -> io::Result<()> {
+    scm::send(maker, &[START], &[]).map(drop)
+}
+
+/// The child's side: hands the master of its terminal over.
+pub(crate) fn report_console(child: BorrowedFd<'_>, master: OwnedFd) -> io::Result<()> {
+    scm::send(child, &[CONSOLE], &[master.as_fd()]).map(drop)
+}
+
+/// The child's side: says READY and waits for START. `false` is the end of file: nobody wants it any more.
+pub(crate) fn wait_for_start(child: &mut File) -> io::Result<bool> {
+    child.write_all(&[READY])?;
+    let mut record = [0; 1];
+    Ok(child.read(&mut record)? == 1 && record == [START])
+}
+
+/// The child's side: tells why it is about to exit. Plain write(2), which a seccomp profile that is already
+/// in force lets through more likely than sendmsg(2).
+pub(crate) fn report_failure(child: &mut File, error: &StepError) -> io::Result<()> {
+    child.write_all(&encode(error))
+}
+
+fn encode(error: &StepError) -> Vec<u8> {
+    let step = clip(&error.step, 256);
+    let mut record = vec![FAILED];
+    record.extend_from_slice(&error.errno.to_ne_bytes());
+    record.extend_from_slice(&(step.len() as u16).to_ne_bytes());
+    record.extend_from_slice(step.as_bytes());
+    record.extend_from_slice(clip(&error.path, libc::PATH_MAX as usize).as_bytes());
+    record
+}
+
+fn decode(record: &[u8]) -> Option<StepError> {
+    let (errno, rest) = record.split_first_chunk::<4>()?;
+    let (length, rest) = rest.split_first_chunk::<2>()?;
+    let (step, path) = rest.split_at_checked(u16::from_ne_bytes(*length).into())?;
+    Some(StepError {
+        step: String::from_utf8_lossy(step).into_owned(),
+        path: String::from_utf8_lossy(path).into_owned(),
+        errno: i32::from_ne_bytes(*errno),
+    })
+}
+
+/// The longest prefix of `text` that has at most `limit` bytes and ends between characters.
+fn clip(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(path: String) -> StepError {
+        StepError { step: "mount".into(), path, errno: libc::ENOENT }
+    }
+
+    #[test]
+    fn every_message_arrives_as_sent() {
+        let (maker, child) = pair().unwrap();
+        let mut child = File::from(child);
+        assert_eq!(receive(maker.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+
+        report_console(child.as_fd(), child.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert!(matches!(receive(maker.as_fd()).unwrap(), Some(Report::Console(_))));
+
+        start(maker.as_fd()).unwrap();
+        assert!(wait_for_start(&mut child).unwrap());
+        assert!(matches!(receive(maker.as_fd()).unwrap(), Some(Report::Ready)));
+
+        report_failure(&mut child, &failure("/proc".into())).unwrap();
+        match receive(maker.as_fd()).unwrap() {
+            Some(Report::Failed(error)) => {
+                assert_eq!(error, failure("/proc".into()));
+                assert_eq!(error.to_string(), "cannot mount /proc: No such file or directory (os error 2)");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(child);
+        assert!(receive(maker.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_maker_that_is_gone_lets_nothing_start() {
+        let (maker, child) = pair().unwrap();
+        let mut child = File::from(child);
+        drop(maker);
+        assert!(!matches!(wait_for_start(&mut child), Ok(true)));
+    }
+
+    #[test]
+    fn a_path_too_long_is_cut_between_characters() {
+        let error = decode(&encode(&failure("ä".repeat(4000)))[1..]).unwrap();
+        assert_eq!(error.path, "ä".repeat(2048));
+    }
+
+    #[test]
+    fn malformed_records_are_errors() {
+        let (maker, child) = pair().unwrap();
+        for record in [&b"X"[..], b"C", b"F", b"F\0\0\0\0\xff\xff", b"RR", b"S"] {
+            scm::send(child.as_fd(), record, &[]).unwrap();
+            assert_eq!(receive(maker.as_fd()).unwrap_err().kind(), io::ErrorKind::InvalidData, "{record:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Runs one container from a bundle, for the tests: `rustjail-test-launcher BUNDLE [PROCESS.json ...]`.
+//!
+//! Creates the container with this process's standard streams (or, with `process.terminal`, copies the
+//! terminal to standard output), starts it, runs each further process in it, and exits as the last of them
+//! did; a container that was given further processes is killed after them. Whatever keeps a process from
+//! running is one line on standard error and exit status 125.
+
+use std::{
+    error::Error,
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    process::ExitCode,
+};
+
+use oci_spec::runtime::{Process, Spec};
+use rustjail::{
+    compile::{self, ContainerRequest, ExecRequest, Stdio},
+    launch::{Launch, Parent, Spawned, spawn},
+    sync::{self, Report},
+    sys::pidfd::{self, Exit},
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(125)
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<u8> {
+    let (bundle, processes) = arguments.split_first().ok_or("usage: BUNDLE [PROCESS.json ...]")?;
+    let bundle = Path::new(bundle);
+    let spec = Spec::load(bundle.join("config.json"))?;
+    let process = spec.process().as_ref();
+    let terminal = process.and_then(Process::terminal).unwrap_or(false);
+    let (maker, child) = sync::pair()?;
+    let launch = compile::container(ContainerRequest {
+        spec: &spec,
+        bundle,
+        stdio: stdio(terminal)?,
+        join: Vec::new(),
+        placement: None,
+        sync: child,
+    })?;
+    let init = Running::new(launch, maker, true)?;
+    if processes.is_empty() {
+        return init.wait();
+    }
+    let mut code = 0;
+    for process in processes {
+        let process: Process = serde_json::from_str(&fs::read_to_string(process)?)?;
+        let (maker, child) = sync::pair()?;
+        let launch = compile::exec(ExecRequest {
+            process: &process,
+            spec: &spec,
+            init: init.spawned.pidfd.as_fd(),
+            stdio: stdio(process.terminal().unwrap_or(false))?,
+            placement: None,
+            sync: child,
+        });
+        code = launch
+            .map_err(Into::into)
+            .and_then(|launch| Running::new(launch, maker, false)?.wait())
+            .inspect_err(|_| init.kill())?;
+    }
+    init.kill();
+    init.wait()?;
+    Ok(code)
+}
+
+fn stdio(terminal: bool) -> Result<Stdio> {
+    if terminal {
+        return Ok(Stdio::Terminal);
+    }
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+    Ok(Stdio::Streams {
+        stdin: copy(io::stdin().as_fd())?,
+        stdout: copy(io::stdout().as_fd())?,
+        stderr: copy(io::stderr().as_fd())?,
+    })
+}
+
+struct Running {
+    spawned: Spawned,
+    master: Option<OwnedFd>,
+}
+
+impl Running {
+    /// Spawns the process and brings it to its program.
+    fn new(launch: Launch, maker: OwnedFd, gated: bool) -> Result<Self> {
+        let fds: Vec<BorrowedFd<'_>> = launch.fds.iter().map(AsFd::as_fd).collect();
+        let spawned = spawn(&launch.plan, &fds, Parent::Caller)?;
+        drop(launch);
+        let mut running = Self { spawned, master: None };
+        // These tests have nothing else to do meanwhile.
+        nix::fcntl::fcntl(&maker, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))?;
+        let mut ready = false;
+        loop {
+            match sync::receive(maker.as_fd())? {
+                Some(Report::Console(master)) => running.master = Some(master),
+                Some(Report::Ready) => {
+                    ready = true;
+                    sync::start(maker.as_fd())?;
+                }
+                Some(Report::Failed(error)) => {
+                    let _ = running.wait();
+                    return Err(
+                        format!("{}: {error}", if ready || !gated { "start" } else { "create" }).into()
+                    );
+                }
+                None if ready || !gated => return Ok(running),
+                None => return Err("the child died before it was ready".into()),
+            }
+        }
+    }
+
+    fn kill(&self) {
+        let _ = pidfd::signal(self.spawned.pidfd.as_fd(), libc::SIGKILL);
+    }
+
+    fn wait(&self) -> Result<u8> {
+        if let Some(master) = &self.master {
+            let mut master = File::from(master.try_clone()?);
+            let mut buffer = [0; 4096];
+            // The master's end of file is EIO.
+            while let Ok(count @ 1..) = master.read(&mut buffer) {
+                io::stdout().write_all(buffer.get(..count).unwrap_or_default())?;
+            }
+        }
+        Ok(match pidfd::wait(self.spawned.pidfd.as_fd())? {
+            Exit::Code(code) => code as u8,
+            Exit::Signal(signal) => 128 + signal as u8,
+        })
+    }
+}

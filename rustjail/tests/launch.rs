@@ -1,0 +1,271 @@
+//! `launch::spawn` from a single-threaded process, which cargo's own test harness is not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+};
+
+use oci_spec::runtime::{Process, Spec};
+use rustjail::{
+    compile::{self, ContainerRequest, ExecRequest, NamespaceKind, Stdio},
+    launch::{Launch, Parent, SpawnError, Spawned, spawn},
+    sync::{self, Report},
+    sys::{
+        clone::{Cloned, clone3},
+        pidfd::{self, Exit},
+        process::exit_now,
+    },
+};
+use serde_json::json;
+use support::Bundle;
+
+const CASES: &[(&str, fn())] = &[
+    ("a_sibling_is_reaped_by_the_launchers_parent", a_sibling_is_reaped_by_the_launchers_parent),
+    ("a_created_container_holds_nothing_and_cannot_be_traced", a_created_container_holds_nothing),
+    ("a_container_that_nobody_starts_ends", a_container_that_nobody_starts_ends),
+    ("a_launcher_stays_in_its_own_pid_namespace", a_launcher_stays_in_its_own_pid_namespace),
+    ("a_pid_namespace_is_shared_by_descriptor", a_pid_namespace_is_shared_by_descriptor),
+    ("an_ended_container_cannot_be_joined", an_ended_container_cannot_be_joined),
+    ("a_child_that_cannot_be_mapped_is_not_left_behind", a_child_that_cannot_be_mapped_is_not_left_behind),
+    ("a_cgroup_is_entered_through_tasks", a_cgroup_is_entered_through_tasks),
+];
+
+fn main() {
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).unwrap_or_default();
+    let chosen: Vec<_> = CASES.iter().filter(|(name, _)| name.contains(&filter)).collect();
+    println!("\nrunning {} tests", chosen.len());
+    let mut failed = 0;
+    for (name, case) in &chosen {
+        let result = std::panic::catch_unwind(case);
+        failed += usize::from(result.is_err());
+        println!("test {name} ... {}", if result.is_ok() { "ok" } else { "FAILED" });
+    }
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {verdict}. {} passed; {failed} failed; 0 ignored", chosen.len() - failed);
+    assert_eq!(failed, 0);
+}
+
+/// The container of `bundle` with the descriptors that let it be followed.
+struct Container {
+    bundle: Bundle,
+    spec: Spec,
+    maker: OwnedFd,
+    output: io::PipeReader,
+}
+
+impl Container {
+    fn compile(bundle: Bundle, join: Vec<(NamespaceKind, OwnedFd)>) -> (Self, Launch) {
+        let spec: Spec = serde_json::from_value(bundle.spec.clone()).unwrap();
+        let (maker, child) = blocking_pair();
+        let (output, stdio) = piped();
+        let request =
+            ContainerRequest { spec: &spec, bundle: &bundle.path, stdio, join, placement: None, sync: child };
+        let launch = compile::container(request).unwrap();
+        (Self { bundle, spec, maker, output }, launch)
+    }
+
+    fn create(bundle: Bundle) -> (Self, Spawned) {
+        let (container, launch) = Self::compile(bundle, Vec::new());
+        let spawned = go(launch, Parent::Caller).unwrap();
+        container.expect_ready();
+        (container, spawned)
+    }
+
+    fn expect_ready(&self) {
+        match sync::receive(self.maker.as_fd()).unwrap() {
+            Some(Report::Ready) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn start(&self) {
+        sync::start(self.maker.as_fd()).unwrap();
+        assert!(sync::receive(self.maker.as_fd()).unwrap().is_none());
+    }
+
+    fn text(mut self) -> String {
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).unwrap();
+        text.trim_end().to_owned()
+    }
+}
+
+fn exec(
+    container: &Container,
+    init: BorrowedFd<'_>,
+    script: &str,
+) -> Result<(Spawned, io::PipeReader), SpawnError> {
+    let process: Process = serde_json::from_value(support::process(script)).unwrap();
+    let (maker, child) = blocking_pair();
+    let (output, stdio) = piped();
+    let request =
+        ExecRequest { process: &process, spec: &container.spec, init, stdio, placement: None, sync: child };
+    let spawned = go(compile::exec(request).unwrap(), Parent::Caller)?;
+    assert!(sync::receive(maker.as_fd()).unwrap().is_none());
+    Ok((spawned, output))
+}
+
+fn go(launch: Launch, parent: Parent) -> Result<Spawned, SpawnError> {
+    let fds: Vec<BorrowedFd<'_>> = launch.fds.iter().map(AsFd::as_fd).collect();
+    spawn(&launch.plan, &fds, parent)
+}
+
+fn blocking_pair() -> (OwnedFd, OwnedFd) {
+    let (maker, child) = sync::pair().unwrap();
+    nix::fcntl::fcntl(&maker, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+    (maker, child)
+}
+
+fn piped() -> (io::PipeReader, Stdio) {
+    let (output, write) = io::pipe().unwrap();
+    let stdout = write.try_clone().unwrap().into();
+    (output, Stdio::Streams { stdin: File::open("/dev/null").unwrap().into(), stdout, stderr: write.into() })
+}
+
+fn a_sibling_is_reaped_by_the_launchers_parent() {
+    let (container, launch) = Container::compile(Bundle::new("exit 7"), Vec::new());
+    let (mut pids, mut report) = io::pipe().unwrap();
+    let Cloned::Parent(_, launcher) = clone3(0, None, false).unwrap() else {
+        let pid = go(launch, Parent::Sibling).unwrap().pid;
+        report.write_all(&pid.to_ne_bytes()).unwrap();
+        exit_now(0)
+    };
+    drop((launch, report));
+    container.expect_ready();
+    assert_eq!(pidfd::wait(launcher.as_fd()).unwrap(), Exit::Code(0));
+    let mut pid = [0; 4];
+    pids.read_exact(&mut pid).unwrap();
+    let init = pidfd::open(i32::from_ne_bytes(pid)).unwrap();
+    container.start();
+    assert_eq!(pidfd::wait(init.as_fd()).unwrap(), Exit::Code(7));
+}
+
+fn a_created_container_holds_nothing() {
+    let leaked = nix::fcntl::fcntl(io::stderr(), nix::fcntl::FcntlArg::F_DUPFD(40)).unwrap();
+    assert!(leaked >= 40, "a descriptor that is not close-on-exec");
+    let mut bundle = Bundle::new("ls /proc/self/fd");
+    bundle.set("/process/user", json!({"uid": 33, "gid": 33}));
+    let (container, init) = Container::create(bundle);
+    let proc = format!("/proc/{}", init.pid);
+    // The standard streams and the socket of `sync`.
+    assert_eq!(fs::read_dir(format!("{proc}/fd")).unwrap().count(), 4);
+    let exe = fs::symlink_metadata(format!("{proc}/exe")).unwrap();
+    assert_eq!(exe.uid(), 0, "dumpable: its own user could open the agent's program");
+    container.start();
+    assert_eq!(pidfd::wait(init.pidfd.as_fd()).unwrap(), Exit::Code(0));
+    assert_eq!(container.text(), "0\n1\n2\n3");
+}
+
+fn a_container_that_nobody_starts_ends() {
+    let (container, init) = Container::create(Bundle::new("echo started"));
+    let Container { maker, mut output, bundle: _bundle, .. } = container;
+    drop(maker);
+    assert_eq!(pidfd::wait(init.pidfd.as_fd()).unwrap(), Exit::Code(255));
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "");
+}
+
+fn a_launcher_stays_in_its_own_pid_namespace() {
+    let (container, init) = Container::create(Bundle::new("sleep 60"));
+    container.start();
+    for _ in 0..3 {
+        let (process, mut output) =
+            exec(&container, init.pidfd.as_fd(), "readlink /proc/self/ns/pid; echo $PPID").unwrap();
+        assert_eq!(pidfd::wait(process.pidfd.as_fd()).unwrap(), Exit::Code(0));
+        let mut text = String::new();
+        output.read_to_string(&mut text).unwrap();
+        let inside = fs::read_link(format!("/proc/{}/ns/pid", init.pid)).unwrap();
+        assert_eq!(text, format!("{}\n0\n", inside.display()));
+        let ours = fs::read_link("/proc/self/ns/pid").unwrap();
+        assert_eq!(fs::read_link("/proc/self/ns/pid_for_children").unwrap(), ours);
+    }
+    pidfd::signal(init.pidfd.as_fd(), libc::SIGKILL).unwrap();
+    assert_eq!(pidfd::wait(init.pidfd.as_fd()).unwrap(), Exit::Signal(libc::SIGKILL));
+}
+
+fn a_pid_namespace_is_shared_by_descriptor() {
+    let (first, init) = Container::create(Bundle::new("sleep 60"));
+    first.start();
+    let namespace = || File::open(format!("/proc/{}/ns/pid", init.pid)).unwrap().into();
+    for join in [namespace(), init.pidfd.try_clone().unwrap()] {
+        let bundle = Bundle::new("cat /proc/1/comm; readlink /proc/self/ns/uts");
+        let (second, launch) = Container::compile(bundle, vec![(NamespaceKind::Pid, join)]);
+        let spawned = go(launch, Parent::Caller).unwrap();
+        second.expect_ready();
+        second.start();
+        assert_eq!(pidfd::wait(spawned.pidfd.as_fd()).unwrap(), Exit::Code(0));
+        let text = second.text();
+        let (comm, uts) = text.split_once('\n').unwrap();
+        assert_eq!(comm, "sleep");
+        assert_ne!(uts, fs::read_link(format!("/proc/{}/ns/uts", init.pid)).unwrap().to_str().unwrap());
+    }
+    pidfd::signal(init.pidfd.as_fd(), libc::SIGKILL).unwrap();
+    pidfd::wait(init.pidfd.as_fd()).unwrap();
+}
+
+fn an_ended_container_cannot_be_joined() {
+    let (container, init) = Container::create(Bundle::new("true"));
+    let namespace = File::open(format!("/proc/{}/ns/pid", init.pid)).unwrap().into();
+    container.start();
+    pidfd::wait(init.pidfd.as_fd()).unwrap();
+    let error = exec(&container, init.pidfd.as_fd(), "true").unwrap_err();
+    assert!(matches!(error, SpawnError::PidNamespaceGone(_)), "{error}");
+
+    // By the namespace itself, which outlives its last process.
+    let (_second, launch) = Container::compile(Bundle::new("true"), vec![(NamespaceKind::Pid, namespace)]);
+    let error = go(launch, Parent::Caller).unwrap_err();
+    assert!(matches!(error, SpawnError::PidNamespaceGone(_)), "{error}");
+
+    // And the launcher is none the worse.
+    let (third, init) = Container::create(Bundle::new("echo fine"));
+    third.start();
+    pidfd::wait(init.pidfd.as_fd()).unwrap();
+    assert_eq!(third.text(), "fine");
+}
+
+fn a_child_that_cannot_be_mapped_is_not_left_behind() {
+    let mut bundle = Bundle::new("true");
+    bundle.set("/linux/namespaces/-", json!({"type": "user"}));
+    // Overlapping ranges.
+    let map = json!([
+        {"containerID": 0, "hostID": 0, "size": 10}, {"containerID": 5, "hostID": 50, "size": 10},
+    ]);
+    bundle.set("/linux/uidMappings", map.clone()).set("/linux/gidMappings", map);
+    let (_container, launch) = Container::compile(bundle, Vec::new());
+    let error = go(launch, Parent::Caller).unwrap_err();
+    assert!(matches!(error, SpawnError::Setting { file: "uid_map", .. }), "{error}");
+    let children = fs::read_to_string("/proc/thread-self/children").unwrap();
+    assert_eq!(children, "", "still there");
+}
+
+fn a_cgroup_is_entered_through_tasks() {
+    let group = format!("/sys/fs/cgroup/pids/rustjail-test-{}", std::process::id());
+    if !fs::exists("/sys/fs/cgroup/pids/tasks").unwrap() {
+        println!("skipped: no v1 hierarchy");
+        return;
+    }
+    fs::create_dir(&group).unwrap();
+    let bundle = Bundle::new("grep :pids: /proc/self/cgroup; cat");
+    let (mut container, mut launch) = Container::compile(bundle, Vec::new());
+    let tasks = fs::OpenOptions::new().write(true).open(format!("{group}/tasks")).unwrap();
+    launch.plan.placement.tasks.push(rustjail::plan::slot(&mut launch.fds, tasks.into()));
+    let init = go(launch, Parent::Caller).unwrap();
+    container.expect_ready();
+    let inside = fs::read_to_string(format!("{group}/cgroup.procs")).unwrap();
+    container.start();
+    pidfd::wait(init.pidfd.as_fd()).unwrap();
+    let mut text = String::new();
+    container.output.read_to_string(&mut text).unwrap();
+    fs::remove_dir(&group).unwrap();
+    assert_eq!(inside.trim(), init.pid.to_string());
+    // Its cgroup namespace was made after it was placed.
+    assert!(text.trim_end().ends_with(":pids:/"), "{text}");
+}

@@ -1,0 +1,20 @@
+//! Berth's guest agent: three roles in one static binary.
+//!
+//! `init` is PID 1 (or a child subreaper): one thread, no async runtime, it parses nothing that comes from a
+//! host or a workload, and it outlives the other two. `launcher` makes container processes. The worker
+//! (`worker`, with `rpc`, `sandbox`, `stdio`) holds all policy and state and may die at any moment: what
+//! must survive it is in init's fd store and in the journal. `link` is what they say to each other.
+
+pub mod address;
+pub mod config;
+pub mod init;
+pub mod launcher;
+pub mod link;
+pub mod observe;
+pub mod oci;
+pub mod reactor;
+pub mod rpc;
+pub mod sandbox;
+pub mod stdio;
+pub mod supervisor;
+pub mod worker;

@@ -1,0 +1,167 @@
+//! Where log lines go: a descriptor that is written without ever waiting for its reader.
+
+use std::{
+    fs::OpenOptions,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::stat::{SFlag, fstat},
+    unistd::write,
+};
+
+use super::record::Record;
+
+/// An output for whole lines.
+#[derive(Debug)]
+pub struct Sink {
+    out: OwnedFd,
+    source: &'static str,
+    /// What a terminal or socket did not take of the last line.
+    rest: Vec<u8>,
+    dropped: u64,
+}
+
+impl Sink {
+    /// Standard output, in the name of one role.
+    pub fn stdout(source: &'static str) -> io::Result<Self> {
+        let stdout = io::stdout();
+        // O_NONBLOCK belongs to the open file, which other processes share: pipes and terminals are opened once
+        // more for it. A regular file does not block, and a socket is only written when it has room.
+        let kind = SFlag::from_bits_truncate(fstat(stdout.as_fd())?.st_mode) & SFlag::S_IFMT;
+        let reopened = if kind == SFlag::S_IFIFO || kind == SFlag::S_IFCHR {
+            let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+            OpenOptions::new().write(true).custom_flags(flags.bits()).open("/proc/self/fd/1").ok()
+        } else {
+            None
+        };
+        let out = match reopened {
+            Some(file) => file.into(),
+            None => stdout.as_fd().try_clone_to_owned()?,
+        };
+        Ok(Self::new(out, source))
+    }
+
+    /// Any descriptor.
+    pub fn new(out: OwnedFd, source: &'static str) -> Self {
+        Self { out, source, rest: Vec::new(), dropped: 0 }
+    }
+
+    /// Writes one line, or counts it as lost.
+    pub fn write(&mut self, line: &[u8]) {
+        if self.flush() && self.tell_dropped() && self.attempt(line) {
+            return;
+        }
+        self.dropped += 1;
+    }
+
+    /// How many lines were lost and not yet told of.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn flush(&mut self) -> bool {
+        let rest = std::mem::take(&mut self.rest);
+        if rest.is_empty() || self.attempt(&rest) {
+            return self.rest.is_empty();
+        }
+        self.rest = rest;
+        false
+    }
+
+    fn tell_dropped(&mut self) -> bool {
+        if self.dropped == 0 {
+            return true;
+        }
+        let mut record =
+            Record::new("WARN", self.source, &"log records were dropped: nobody read them in time");
+        record.field("subsystem", &"log");
+        record.field("dropped", &self.dropped);
+        let told = self.attempt(&record.finish());
+        if told {
+            self.dropped = 0;
+        }
+        told && self.rest.is_empty()
+    }
+
+    /// False if not a byte was taken. What is left of a line begun is kept, so that lines stay whole.
+    fn attempt(&mut self, line: &[u8]) -> bool {
+        let mut ready = [PollFd::new(self.out.as_fd(), PollFlags::POLLOUT)];
+        if !matches!(poll(&mut ready, PollTimeout::ZERO), Ok(1)) {
+            return false;
+        }
+        loop {
+            match write(&self.out, line) {
+                Err(Errno::EINTR) => {}
+                Err(_) => return false,
+                Ok(written) => {
+                    self.rest = line.get(written..).unwrap_or_default().to_vec();
+                    return true;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, os::fd::OwnedFd};
+
+    use super::*;
+
+    fn lines(reader: &mut impl Read) -> Vec<serde_json::Value> {
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn record(number: u32) -> Vec<u8> {
+        Record::new("INFO", "test", &number).finish()
+    }
+
+    #[test]
+    fn a_reader_who_does_not_read_costs_lines_and_is_told_how_many() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut sink = Sink::new(OwnedFd::from(writer), "test");
+        for number in 0..10_000 {
+            sink.write(&record(number));
+        }
+        let dropped = sink.dropped();
+        assert!((5_000..10_000).contains(&dropped), "{dropped}");
+
+        let mut drained = vec![0; 1 << 20];
+        let taken = reader.read(&mut drained).unwrap();
+        let before = drained[..taken].split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).count();
+        assert_eq!(before as u64, 10_000 - dropped);
+
+        sink.write(&record(10_000));
+        assert_eq!(sink.dropped(), 0);
+        drop(sink);
+        let after = lines(&mut reader);
+        assert_eq!(after.len(), 2);
+        assert_eq!(after[0]["dropped"], dropped.to_string());
+        assert_eq!(after[1]["msg"], "10000");
+    }
+
+    #[test]
+    fn a_line_cut_by_a_socket_is_finished_before_the_next() {
+        let (mut reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut sink = Sink::new(OwnedFd::from(writer), "test");
+        let collector = std::thread::spawn(move || lines(&mut reader));
+        for number in 0..20_000 {
+            sink.write(&record(number));
+        }
+        while sink.dropped() > 0 {
+            sink.write(&record(0));
+        }
+        drop(sink);
+        assert!(!collector.join().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,197 @@
+//! The method table: `grpc.AgentService` and `grpc.Health` on top of the sandbox.
+
+use std::{future::Future, rc::Rc, time::Duration};
+
+use protobuf::Message;
+
+use super::{
+    container,
+    envelope::Request,
+    guest, health,
+    inflight::Inflight,
+    limits::METHOD_CAP,
+    process,
+    reply::{Code, Reply, Status},
+    sandbox as sandbox_calls,
+    service::{Fate, Outcome, Running, Service},
+    stdio,
+};
+use crate::sandbox::Sandbox;
+
+/// Parses a request, calls the sandbox, makes the reply.
+type Handler = fn(&Agent, &Method, &[u8]) -> Result<Outcome, Status>;
+
+/// One row of the table.
+pub(super) struct Method {
+    pub(super) name: &'static str,
+    handler: Option<Handler>,
+}
+
+const fn served(name: &'static str, handler: Handler) -> Method {
+    Method { name, handler: Some(handler) }
+}
+
+const fn unsupported(name: &'static str) -> Method {
+    Method { name, handler: None }
+}
+
+const HEALTH: [Method; 2] = [served("Check", health::check), served("Version", health::version)];
+
+/// By name, for the binary search.
+const AGENT: [Method; 42] = [
+    unsupported("AddARPNeighbors"),
+    unsupported("AddSwap"),
+    unsupported("AddSwapPath"),
+    served("CloseStdin", stdio::close_stdin),
+    unsupported("CopyFile"),
+    served("CreateContainer", container::create),
+    served("CreateSandbox", sandbox_calls::create),
+    served("DestroySandbox", sandbox_calls::destroy),
+    served("ExecProcess", process::exec),
+    unsupported("GetDiagnosticData"),
+    served("GetGuestDetails", guest::details),
+    unsupported("GetIPTables"),
+    unsupported("GetMetrics"),
+    unsupported("GetOOMEvent"),
+    unsupported("GetVolumeStats"),
+    unsupported("ListInterfaces"),
+    unsupported("ListRoutes"),
+    unsupported("MemAgentCompactSet"),
+    unsupported("MemAgentMemcgSet"),
+    unsupported("MemHotplugByProbe"),
+    unsupported("OnlineCPUMem"),
+    unsupported("PauseContainer"),
+    served("ReadStderr", stdio::read_stderr),
+    served("ReadStdout", stdio::read_stdout),
+    served("RemoveContainer", container::remove),
+    unsupported("RemoveStaleVirtiofsShareMounts"),
+    unsupported("ReseedRandomDev"),
+    unsupported("ResizeVolume"),
+    unsupported("ResumeContainer"),
+    unsupported("SetGuestDateTime"),
+    unsupported("SetIPTables"),
+    unsupported("SetPolicy"),
+    served("SignalProcess", process::signal),
+    served("StartContainer", container::start),
+    unsupported("StatsContainer"),
+    served("TtyWinResize", stdio::resize),
+    unsupported("UpdateContainer"),
+    unsupported("UpdateEphemeralMounts"),
+    unsupported("UpdateInterface"),
+    unsupported("UpdateRoutes"),
+    served("WaitProcess", process::wait),
+    served("WriteStdin", stdio::write_stdin),
+];
+
+/// The service that hosts call.
+pub struct Agent {
+    pub(super) sandbox: Rc<Sandbox>,
+    pub(super) pid1: bool,
+    pub(super) end: Rc<dyn Fn()>,
+    inflight: Rc<Inflight>,
+}
+
+impl Agent {
+    /// `pid1` is what GetGuestDetails says of init. `end` asks init to end the machine: it is called once
+    /// DestroySandbox has succeeded and its reply has left, or can no longer be sent.
+    pub fn new(sandbox: Rc<Sandbox>, pid1: bool, end: impl Fn() + 'static) -> Self {
+        Self { sandbox, pid1, end: Rc::new(end), inflight: Rc::default() }
+    }
+
+    /// A call that changes something: it runs to its end, and the same call made again meanwhile joins it.
+    pub(super) fn mutate(
+        &self,
+        method: &Method,
+        body: &[u8],
+        work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
+    ) -> Result<Outcome, Status> {
+        let (work, first) = self.inflight.join_or(method.name, body, async { Ok(work.await?) });
+        let fate = if first { Fate::Detached } else { Fate::Tied };
+        Ok(Outcome::Later(Running { name: method.name, work, fate, cap: Some(METHOD_CAP) }))
+    }
+}
+
+impl std::fmt::Debug for Agent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Agent").field("pid1", &self.pid1).finish_non_exhaustive()
+    }
+}
+
+/// A call that changes something but is not the same when repeated, such as a write.
+pub(super) fn detached(
+    method: &Method,
+    cap: Option<Duration>,
+    work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
+) -> Result<Outcome, Status> {
+    let work = Box::pin(async { Ok(work.await?) });
+    Ok(Outcome::Later(Running { name: method.name, work, fate: Fate::Detached, cap }))
+}
+
+/// A call that waits or looks, for as long as its client does.
+pub(super) fn tied(
+    method: &Method,
+    work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
+) -> Result<Outcome, Status> {
+    let work = Box::pin(async { Ok(work.await?) });
+    Ok(Outcome::Later(Running { name: method.name, work, fate: Fate::Tied, cap: None }))
+}
+
+/// A message as a reply.
+pub(super) fn encode(message: &impl Message) -> Result<Reply, Status> {
+    let bytes = message.write_to_bytes();
+    bytes.map(Reply::message).map_err(|error| Status::new(Code::Internal, error))
+}
+
+/// The row of a method, and what serves it.
+fn route(service: &str, name: &str) -> Result<(&'static Method, Handler), Status> {
+    let table = match service {
+        "grpc.AgentService" => &AGENT[..],
+        "grpc.Health" => &HEALTH[..],
+        other => return Err(Status::invalid(format_args!("{other} service does not exist"))),
+    };
+    let row = table.binary_search_by_key(&name, |method| method.name).ok();
+    let method = row
+        .and_then(|row| table.get(row))
+        .ok_or_else(|| Status::new(Code::Unimplemented, format_args!("{name} method")))?;
+    let handler = method.handler.ok_or_else(|| {
+        Status::new(Code::Unimplemented, format_args!("/{service}/{name} is not supported"))
+    })?;
+    Ok((method, handler))
+}
+
+impl Service for Agent {
+    fn call(&self, request: &Request<'_>) -> Result<Outcome, Status> {
+        let (method, handler) = route(request.service, request.method)?;
+        handler(self, method, request.payload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_has_every_method_of_the_wire() {
+        let wire = include_str!("../../../protocols/tests/data/agent-services.csv");
+        let mut expected: Vec<&str> = wire
+            .lines()
+            .filter_map(|line| line.strip_prefix("grpc.AgentService,")?.split(',').next())
+            .collect();
+        expected.sort_unstable();
+        assert_eq!(AGENT.iter().map(|method| method.name).collect::<Vec<_>>(), expected);
+        assert!(HEALTH.is_sorted_by_key(|method| method.name));
+    }
+
+    #[test]
+    fn what_is_not_served_is_said_in_the_words_hosts_know() {
+        let refusal =
+            |service, method| route(service, method).err().map(|status| (status.code, status.message));
+        let no_service = (Code::InvalidArgument, "x.Y service does not exist".to_owned());
+        assert_eq!(refusal("x.Y", "Check"), Some(no_service));
+        assert_eq!(refusal("grpc.Health", "Nope"), Some((Code::Unimplemented, "Nope method".to_owned())));
+        let unsupported = (Code::Unimplemented, "/grpc.AgentService/SetPolicy is not supported".to_owned());
+        assert_eq!(refusal("grpc.AgentService", "SetPolicy"), Some(unsupported));
+        assert_eq!(refusal("grpc.AgentService", "CreateContainer"), None);
+        assert_eq!(refusal("grpc.Health", "Check"), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! What the guest is and can do.
+
+use std::{fs, io, path::Path};
+
+use berth_protocols::agent::{AgentDetails, GuestDetailsRequest, GuestDetailsResponse};
+
+use super::{
+    decode::decode,
+    dispatch::{Agent, Method, encode},
+    reply::{Code, Status},
+    service::Outcome,
+};
+
+const BLOCK_SIZE: &str = "/sys/devices/system/memory/block_size_bytes";
+const PROBE: &str = "/sys/devices/system/memory/probe";
+
+pub(super) fn details(agent: &Agent, _: &Method, body: &[u8]) -> Result<Outcome, Status> {
+    let request: GuestDetailsRequest = decode(body)?;
+    let mut reply = GuestDetailsResponse::new();
+    if request.mem_block_size {
+        reply.mem_block_size_bytes = memory_block_size(Path::new(BLOCK_SIZE))?;
+    }
+    if request.mem_hotplug_probe {
+        reply.support_mem_hotplug_probe = Path::new(PROBE).exists();
+    }
+    reply.agent_details = Some(AgentDetails {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        init_daemon: agent.pid1,
+        supports_seccomp: true,
+        extra_features: vec!["seccomp".to_owned()],
+        ..Default::default()
+    })
+    .into();
+    Ok(Outcome::Now(encode(&reply)?))
+}
+
+/// 0 where the kernel has no memory hotplug.
+fn memory_block_size(path: &Path) -> Result<u64, Status> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => {
+            return Err(Status::new(Code::Internal, format_args!("cannot read {}: {error}", path.display())));
+        }
+    };
+    u64::from_str_radix(text.trim(), 16).map_err(|_| {
+        Status::new(Code::Internal, format_args!("{} is not a number: {text:?}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_block_size_is_hexadecimal_and_may_be_missing() {
+        let file = std::env::temp_dir().join(format!("berth-block-size-{}", std::process::id()));
+        fs::write(&file, "8000000\n").unwrap();
+        let read = memory_block_size(&file);
+        fs::write(&file, "").unwrap();
+        let empty = memory_block_size(&file);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(read, Ok(128 << 20));
+        assert_eq!(empty.map_err(|status| status.code), Err(Code::Internal));
+        assert_eq!(memory_block_size(&file), Ok(0));
+    }
+}

@@ -1,0 +1,77 @@
+//! What all connections of a server share.
+
+use std::{
+    any::Any,
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+};
+
+use slog::{Logger, error};
+
+use super::{
+    budget::Budget,
+    envelope::Request,
+    limits::Limits,
+    reply::{Code, Status},
+    service::{Outcome, Service},
+};
+
+pub(super) struct Hub {
+    service: Rc<dyn Service>,
+    pub(super) limits: Limits,
+    pub(super) budget: Rc<Budget>,
+    pub(super) log: Logger,
+    pub(super) connections: Cell<usize>,
+    pending: Cell<usize>,
+    panics: Cell<u64>,
+}
+
+impl Hub {
+    pub(super) fn new(service: Rc<dyn Service>, limits: Limits, log: Logger) -> Self {
+        Self {
+            service,
+            limits,
+            budget: Rc::default(),
+            log,
+            connections: Cell::new(0),
+            pending: Cell::new(0),
+            panics: Cell::new(0),
+        }
+    }
+
+    /// Hands a request to the service. A panic there is an answer like any other.
+    pub(super) fn call(&self, request: &Request<'_>) -> Result<Outcome, Status> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.service.call(request)))
+            .unwrap_or_else(|panic| Err(self.panicked(request.method, panic.as_ref())))?;
+        if matches!(outcome, Outcome::Later(_)) && self.pending.get() >= self.limits.pending_calls {
+            let text = format_args!("{} calls are unanswered already", self.pending.get());
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        Ok(outcome)
+    }
+
+    /// Logs a panic under an id, and gives the answer that names it. What the panic says stays in the guest.
+    pub(super) fn panicked(&self, method: &str, panic: &(dyn Any + Send)) -> Status {
+        self.panics.update(|count| count + 1);
+        let id = format!("P{:04}", self.panics.get());
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("a panic without text");
+        error!(self.log, "a call panicked"; "method" => method, "error_id" => &id, "panic" => text);
+        Status::new(
+            Code::Internal,
+            format_args!("{method} failed by an error in the agent itself; its log has it as {id}"),
+        )
+    }
+
+    pub(super) fn call_begins(&self) {
+        self.pending.update(|count| count + 1);
+    }
+
+    pub(super) fn call_ends(&self) {
+        self.pending.update(|count| count - 1);
+    }
+}

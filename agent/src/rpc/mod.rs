@@ -1,0 +1,34 @@
+//! The ttrpc server and the handlers of `grpc.AgentService` and `grpc.Health`.
+//!
+//! [`server`] accepts, [`connection`] turns bytes into requests and replies into bytes, [`call`] runs what takes
+//! longer than a frame; all they know of a service is [`service::Service`]. Every number they keep to is in
+//! [`limits`]. `docs/protocol.md` says what is on the wire and why this server is not the ttrpc crate's.
+
+mod budget;
+mod call;
+mod connection;
+mod container;
+mod decode;
+mod dispatch;
+pub mod envelope;
+mod frame;
+mod guest;
+mod health;
+mod hub;
+mod ids;
+mod inflight;
+mod input;
+pub mod limits;
+mod output;
+mod process;
+pub mod reply;
+mod sandbox;
+pub mod server;
+pub mod service;
+mod shapes;
+mod status;
+mod stdio;
+mod watch;
+pub mod wire;
+
+pub use dispatch::Agent;

@@ -1,0 +1,138 @@
+//! One table from what can go wrong in the sandbox to what a host is told.
+//!
+//! INVALID_ARGUMENT means that the same request will fail in any state of the guest; hosts do not retry it. The
+//! texts are the errors' own: those that hosts match on are tested here.
+
+use std::io;
+
+use nix::errno::Errno;
+
+use super::reply::{Code, Status};
+use crate::{oci, sandbox::Error, supervisor::LaunchError};
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(code(&error), error)
+    }
+}
+
+impl From<oci::Error> for Status {
+    fn from(error: oci::Error) -> Self {
+        Self::invalid(error)
+    }
+}
+
+fn code(error: &Error) -> Code {
+    match error {
+        // COMPAT: hosts expect INVALID_ARGUMENT for a container that does not exist, NOT_FOUND for a process.
+        Error::UnknownContainer { .. } | Error::InvalidId { .. } | Error::Invalid(_) | Error::Spec(_) => {
+            Code::InvalidArgument
+        }
+        Error::UnknownProcess { .. } => Code::NotFound,
+        Error::Exists { .. } => Code::AlreadyExists,
+        Error::WrongState { .. } | Error::StreamClosed { .. } | Error::NoSandboxPidns | Error::Sandbox(_) => {
+            Code::FailedPrecondition
+        }
+        Error::Step(step) => step_code(Errno::from_raw(step.errno)),
+        Error::Launch(LaunchError::Unreachable(_)) => Code::Unavailable,
+        Error::Launch(LaunchError::Clone(source)) | Error::Io { source, .. } => system_code(source),
+        Error::Cgroup(_) | Error::Died { .. } | Error::Timeout { .. } => Code::Internal,
+        Error::NoTty => Code::Unavailable,
+    }
+}
+
+/// A step of the new process failed: the request's fault where it names a program, directory or identity that
+/// is not there or not usable.
+fn step_code(errno: Errno) -> Code {
+    match errno {
+        Errno::ENOENT
+        | Errno::EACCES
+        | Errno::ENOEXEC
+        | Errno::ENOTDIR
+        | Errno::EISDIR
+        | Errno::ELOOP
+        | Errno::ENAMETOOLONG
+        | Errno::ELIBBAD
+        | Errno::E2BIG
+        | Errno::EINVAL => Code::InvalidArgument,
+        errno if is_shortage(errno) => Code::ResourceExhausted,
+        _ => Code::Internal,
+    }
+}
+
+fn system_code(error: &io::Error) -> Code {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(errno) if is_shortage(errno) => Code::ResourceExhausted,
+        _ => Code::Internal,
+    }
+}
+
+fn is_shortage(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::ENOMEM | Errno::ENOSPC | Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN | Errno::EDQUOT
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use rustjail::{cgroup::CgroupError, compile::CompileError, sync::StepError};
+
+    use super::*;
+    use crate::sandbox::state::State;
+
+    fn step(errno: Errno) -> Error {
+        StepError { step: "exec".into(), path: "/bin/x".into(), errno: errno as i32 }.into()
+    }
+
+    fn io(errno: Errno) -> Error {
+        Error::Io { action: "read /x".into(), source: errno.into() }
+    }
+
+    #[test]
+    fn every_error_has_its_code() {
+        let id = || "c1".to_owned();
+        let invalid_id = Error::InvalidId { kind: "container", id: id(), reason: "too short" };
+        let unknown_process = Error::UnknownProcess { container_id: id(), exec_id: "e".into() };
+        let wrong_state = Error::WrongState { id: id(), action: "start", state: State::Running };
+        let closed = Error::StreamClosed { stream: "stdin", exec_id: id() };
+        let cgroup = CgroupError::Io { action: "open", path: "/x".into(), source: Errno::EIO.into() };
+        let table = [
+            (Error::UnknownContainer { id: id() }, Code::InvalidArgument),
+            (invalid_id, Code::InvalidArgument),
+            (Error::Invalid("storages".into()), Code::InvalidArgument),
+            (CompileError::Missing("root").into(), Code::InvalidArgument),
+            (unknown_process, Code::NotFound),
+            (Error::Exists { kind: "container", id: id() }, Code::AlreadyExists),
+            (wrong_state, Code::FailedPrecondition),
+            (closed, Code::FailedPrecondition),
+            (Error::NoSandboxPidns, Code::FailedPrecondition),
+            (Error::Sandbox("being destroyed"), Code::FailedPrecondition),
+            (step(Errno::ENOENT), Code::InvalidArgument),
+            (step(Errno::EACCES), Code::InvalidArgument),
+            (step(Errno::ENOEXEC), Code::InvalidArgument),
+            (step(Errno::ENOTDIR), Code::InvalidArgument),
+            (step(Errno::ENOMEM), Code::ResourceExhausted),
+            (step(Errno::EIO), Code::Internal),
+            (LaunchError::Unreachable(Errno::EPIPE.into()).into(), Code::Unavailable),
+            (LaunchError::Clone(Errno::EPERM.into()).into(), Code::Internal),
+            (LaunchError::Clone(Errno::EAGAIN.into()).into(), Code::ResourceExhausted),
+            (Error::Cgroup(cgroup), Code::Internal),
+            (Error::NoTty, Code::Unavailable),
+            (io(Errno::ENOSPC), Code::ResourceExhausted),
+            (io(Errno::EMFILE), Code::ResourceExhausted),
+            (io(Errno::EIO), Code::Internal),
+        ];
+        for (error, expected) in table {
+            let text = error.to_string();
+            assert_eq!(Status::from(error).code, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_texts_that_hosts_match_on() {
+        let status = Status::from(Error::UnknownContainer { id: "c1".into() });
+        assert!(status.message.starts_with("Invalid container id"), "{}", status.message);
+        assert_eq!(Status::from(Error::NoTty).message, "no tty");
+    }
+}

@@ -1,0 +1,138 @@
+//! Peers that take more than their share. Bounds are in KiB of resident memory.
+
+use std::{io::Write, os::unix::net::UnixStream, thread, time::Duration};
+
+use super::{
+    client::{Client, frame, request},
+    server::{Running, Setup, start, wait_for},
+};
+
+/// Writes until the server stops reading: the number of bytes that went.
+fn push(client: &mut Client, bytes: &[u8]) -> usize {
+    client.socket.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let mut written = 0;
+    while written < bytes.len() {
+        match client.socket.write(&bytes[written..]) {
+            Ok(count) => written += count,
+            Err(_) => break,
+        }
+    }
+    written
+}
+
+fn parked_megabytes(count: u32) -> Vec<u8> {
+    (0..count).flat_map(|i| request(2 * i + 1, "Park", &vec![b'x'; 1 << 20])).collect()
+}
+
+#[test]
+fn t3_unanswered_calls_stop_at_the_budget() {
+    let server = start(Setup::default());
+    let base = server.resident();
+    let flood = parked_megabytes(40);
+    let mut one = server.client();
+    assert!(push(&mut one, &flood) < 12 << 20, "one connection has its own limit");
+    assert!(server.resident() < base + 12 * 1024, "{} KiB more", server.resident() - base);
+
+    let mut others: Vec<Client> = (0..60).map(|_| server.client()).collect();
+    let small = &flood[..flood.len() / 10];
+    thread::scope(|scope| {
+        for client in &mut others {
+            scope.spawn(|| push(client, small));
+        }
+    });
+    let resident = server.resident();
+    assert!(resident < base + 20 * 1024, "{} KiB more", resident - base);
+    assert!(server.slow_ping() < Duration::from_millis(20), "pings go on");
+    drop((one, others));
+    wait_for(|| server.counts()[3] == 0);
+    let mut again = server.client();
+    assert_eq!(again.call("Echo", &vec![1; 3 << 20]).unwrap().len(), 3 << 20, "the budget is whole again");
+}
+
+#[test]
+fn t4_replies_nobody_reads_stop_at_the_queue() {
+    let server = start(Setup { stall_ms: Some(1500), ..Setup::default() });
+    let base = server.resident();
+    let mut client = server.client();
+    let calls: Vec<u8> = (0..500).flat_map(|i| request(2 * i + 1, "Read", b"1048576")).collect();
+    client.send(&calls);
+    thread::sleep(Duration::from_millis(300));
+    let resident = server.resident();
+    assert!(resident < base + 8 * 1024, "{} KiB more", resident - base);
+    assert!(server.slow_ping() < Duration::from_millis(20));
+    wait_for(|| server.counts()[2] > 0);
+    // What the socket had taken comes, and then the end.
+    wait_for(|| client.try_answer().is_err());
+    let [_, sent, dropped, _] = server.counts();
+    assert!((4..8).contains(&(sent + dropped)), "without room nothing is read: {sent} + {dropped}");
+}
+
+#[test]
+fn a_slow_reader_gets_everything_in_the_end() {
+    let server = start(Setup::default());
+    let mut client = server.client();
+    for _ in 0..100 {
+        client.start("Read", b"1048576");
+    }
+    for _ in 0..100 {
+        assert_eq!(client.answer().1.unwrap().len(), 1_048_580);
+    }
+    wait_for(|| server.counts()[1] == 100);
+}
+
+#[test]
+fn t7_declared_lengths_cost_nothing() {
+    let server = start(Setup { frame_ms: Some(1000), ..Setup::default() });
+    let (base, mapped, open) = (server.resident(), server.mapped(), server.descriptors());
+    let sockets: Vec<UnixStream> = (0..500)
+        .map(|_| {
+            let mut socket = UnixStream::connect(&server.socket).unwrap();
+            let _ = socket.write_all(&frame(4 << 20, 1, 1, 0, b"x"));
+            socket
+        })
+        .collect();
+    wait_for(|| server.descriptors() >= open + 60);
+    assert!(server.descriptors() <= open + 64);
+    assert!(server.resident() < base + 4 * 1024, "{} KiB more", server.resident() - base);
+    assert!(server.mapped() < mapped + 64 * 1024, "{} KiB mapped", server.mapped() - mapped);
+    wait_for(|| server.descriptors() <= open);
+    drop(sockets);
+    server.client().ping();
+}
+
+fn t8(limit: u64) {
+    let server = start(Setup::default());
+    let open = server.descriptors();
+    server.limit_descriptors(open as u64 + limit);
+    let sockets: Vec<UnixStream> = (0..200).map_while(|_| UnixStream::connect(&server.socket).ok()).collect();
+    thread::sleep(Duration::from_millis(200));
+    let before = server.processor();
+    thread::sleep(Duration::from_secs(1));
+    let used = server.processor() - before;
+    assert!(used <= Duration::from_millis(50), "{used:?} of processor time in a second");
+    drop(sockets);
+    let mut client = server.client();
+    client.socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    client.ping();
+}
+
+#[test]
+fn t8_without_descriptors_accepting_pauses_and_goes_on() {
+    t8(10);
+    t8(40);
+}
+
+#[test]
+fn t18_ten_thousand_connections_leave_nothing() {
+    let server = start(Setup::default());
+    let churn = |server: &Running, count| {
+        for _ in 0..count {
+            server.client().ping();
+        }
+    };
+    churn(&server, 200);
+    let (base, open) = (server.resident(), server.descriptors());
+    churn(&server, 10_000);
+    wait_for(|| server.descriptors() <= open);
+    assert!(server.resident() < base + 1024, "{} KiB more", server.resident() - base);
+}

@@ -1,0 +1,151 @@
+//! Creating a container, up to but not including its program.
+//!
+//! The id is taken first and given back only when nothing of the container is left: whatever step fails, the
+//! same teardown that removes a container undoes it.
+
+use std::{fs, io, path::Path, rc::Rc, sync::Arc};
+
+use oci_spec::runtime::Spec;
+use rustjail::{
+    cgroup::{Cgroup, CgroupPath, Hierarchies, Placement},
+    compile::{self, ContainerRequest},
+};
+
+use super::{
+    Core, CreateRequest, Error, Result, StdioPorts, blocking,
+    container::{Container, validate_id},
+    error::failed_to,
+    launch::TheirEnds,
+    namespaces::own_pid_namespace,
+    process::Process,
+    state::{Event, State},
+};
+
+impl Core {
+    pub(super) async fn create_container(self: &Rc<Self>, request: CreateRequest) -> Result<()> {
+        validate_id("container", &request.id)?;
+        self.refuse_while_destroying()?;
+        if self.table.borrow().contains_key(&request.id) {
+            return Err(Error::Exists { kind: "container", id: request.id });
+        }
+        let CreateRequest { id, mut spec, sandbox_pidns, ports } = request;
+        let joins = self.pid_namespace_of(sandbox_pidns)?;
+        own_pid_namespace(&mut spec);
+        let cgroup_path = self.cgroup_path(&id, &spec)?;
+        let terminal = spec.process().as_ref().and_then(|process| process.terminal()).unwrap_or(false);
+        let init = Rc::new(Process::new(&id, self.next_keys(), terminal, ports.raw()));
+        let defines_pidns = self.table.borrow().is_empty();
+        let kept = Arc::new(needed_by_execs(&spec));
+        let container = Container::new(id.clone(), State::Creating, kept, cgroup_path, defines_pidns, init);
+        self.table.borrow_mut().insert(id, Rc::clone(&container));
+
+        let outcome = match self.record(&container) {
+            Ok(()) => self.build(&container, spec, joins, ports).await,
+            Err(error) => Err(error),
+        };
+        let outcome = outcome.and_then(|()| {
+            container.apply(Event::Ready, "create")?;
+            self.record(&container)
+        });
+        container.created.set(outcome.is_ok());
+        match &outcome {
+            Ok(()) => slog::info!(self.log, "container created";
+                "container" => &container.id, "pid" => container.init.pid.get()),
+            Err(error) => {
+                slog::warn!(self.log, "container not created";
+                    "container" => &container.id, "error" => %error);
+                self.undo(&container).await;
+            }
+        }
+        outcome
+    }
+
+    async fn build(
+        self: &Rc<Self>,
+        container: &Rc<Container>,
+        spec: Spec,
+        joins: Option<Rc<Container>>,
+        ports: StdioPorts,
+    ) -> Result<()> {
+        let sockets = self.claim(ports).await?;
+        let pid_namespace = match joins {
+            Some(definer) => Some(self.pid_namespace(&definer).await?),
+            None => None,
+        };
+        let join = self.joins(&spec, pid_namespace)?;
+        let bundle = self.journal.bundle(&container.id);
+        let (hierarchies, path) = (self.hierarchies.clone(), container.cgroup_path.clone());
+        let (spec, cgroup, placement) = blocking({
+            let bundle = bundle.clone();
+            move || prepare(&bundle, spec, &hierarchies, &path)
+        })
+        .await?;
+        *container.cgroup.borrow_mut() = Some(cgroup);
+
+        let TheirEnds { stdio, sync, sockets } = self.outfit(container, &container.init, sockets)?;
+        let launch = blocking(move || {
+            let placement = Some(placement);
+            let request = ContainerRequest { spec: &spec, bundle: &bundle, stdio, join, placement, sync };
+            compile::container(request).map_err(Error::from)
+        })
+        .await?;
+        if container.state() != State::Creating {
+            return Err(container.wrong_state("create"));
+        }
+        self.launch(container, &container.init, launch).await?;
+        match self.await_report(container, &container.init, sockets).await? {
+            Some(()) => container.init.launched.set(true),
+            None => return Err(self.died(&container.init).await),
+        }
+        Ok(())
+    }
+
+    /// The process went away without a word: it was killed, and its exit says how.
+    pub(super) async fn died(&self, process: &Process) -> Error {
+        Error::Died { exec_id: process.exec_id.clone(), status: process.exit.wait().await }
+    }
+
+    /// Where the container's group is: as the request has it, but never one that contains another
+    /// container's, or is contained in one, because killing one would kill both.
+    fn cgroup_path(&self, id: &str, spec: &Spec) -> Result<CgroupPath> {
+        let asked = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
+        let path = CgroupPath::parse(asked, id)?;
+        let table = self.table.borrow();
+        let other = table.values().find(|other| {
+            let (one, other) = (path.as_path(), other.cgroup_path.as_path());
+            other.starts_with(one) || one.starts_with(other)
+        });
+        match other {
+            None => Ok(path),
+            Some(other) => Err(Error::Invalid(format!(
+                "the cgroup {path} of container {id:?} overlaps {} of container {:?}; give each container its own",
+                other.cgroup_path, other.id,
+            ))),
+        }
+    }
+}
+
+/// What compiling an exec looks at; the rest of a configuration can be large and is on disk.
+pub(super) fn needed_by_execs(spec: &Spec) -> Spec {
+    let mut kept = spec.clone();
+    kept.set_mounts(None).set_hooks(None).set_annotations(None);
+    kept
+}
+
+/// Everything that may block: the bundle and the cgroup.
+fn prepare(
+    bundle: &Path,
+    spec: Spec,
+    hierarchies: &Hierarchies,
+    cgroup: &CgroupPath,
+) -> Result<(Spec, Arc<Cgroup>, Placement)> {
+    let write = || -> io::Result<()> {
+        fs::create_dir_all(bundle)?;
+        fs::write(bundle.join("config.json"), serde_json::to_vec(&spec)?)
+    };
+    write().map_err(failed_to(|| format!("write the bundle {}", bundle.display())))?;
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    let cgroup = Cgroup::create(hierarchies, cgroup, resources)?;
+    let placement = cgroup.placement()?;
+    Ok((spec, Arc::new(cgroup), placement))
+}

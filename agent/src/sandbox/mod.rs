@@ -1,0 +1,314 @@
+//! The sandbox: its containers, their processes, and what they share.
+//!
+//! One thread, no lock: [`Core`] is shared by `Rc`, every file of this folder adds the methods of one concept to
+//! it, and nothing is borrowed over an await. A change of state is one synchronous step; whatever may block runs
+//! on a small pool with data of its own. Before a step that would have to be undone, and after one that would
+//! have to be known of, the [`journal`] is written; [`recover`] reads it when a worker takes over.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, HashMap},
+    io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    rc::Rc,
+};
+
+use oci_spec::runtime::{Process, Spec};
+use rustjail::cgroup::Hierarchies;
+
+use crate::{
+    stdio::{peek::Peeker, raw::Waiting},
+    supervisor::{Key, Supervisor},
+};
+
+mod container;
+mod create;
+mod destroy;
+mod dns;
+pub mod error;
+mod exec;
+mod exits;
+mod journal;
+mod latch;
+mod launch;
+mod namespaces;
+mod process;
+mod recover;
+mod remove;
+mod setup;
+mod signal;
+mod start;
+pub mod state;
+mod streams;
+mod wait;
+
+pub use error::Error;
+
+use container::Container;
+use error::failed_to;
+use exits::Exits;
+use journal::{Journal, SandboxRecord};
+use namespaces::Shared;
+
+/// The result of every call on the sandbox.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A host's wish for raw streams: the peer ports of connections it made to the stdio listener; 0 is none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StdioPorts {
+    /// For standard input.
+    pub stdin: u32,
+    /// For standard output.
+    pub stdout: u32,
+    /// For standard error.
+    pub stderr: u32,
+}
+
+/// One of a process's output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Descriptor 1, or the terminal.
+    Stdout,
+    /// Descriptor 2, or the terminal.
+    Stderr,
+}
+
+/// Output that has been looked at but not yet taken: the bytes leave the stream only on [`Chunk::delivered`].
+/// Dropping it leaves them for the next reader, so a client that vanished costs no output.
+#[derive(Debug)]
+pub struct Chunk {
+    /// 1..=len bytes; empty at the end of the stream.
+    pub data: Vec<u8>,
+    seen: streams::Seen,
+}
+
+impl Chunk {
+    /// The bytes have been handed to the peer's socket.
+    pub fn delivered(self) {
+        self.seen.delivered();
+    }
+}
+
+/// What CreateSandbox asks for.
+#[derive(Debug, Default)]
+pub struct SandboxRequest {
+    /// The sandbox's UTS hostname; empty keeps the guest's.
+    pub hostname: String,
+    /// The sandbox's id; may be empty.
+    pub id: String,
+    /// Lines for /etc/resolv.conf.
+    pub dns: Vec<String>,
+    /// Kernel modules to load, with their parameters.
+    pub kernel_modules: Vec<(String, Vec<String>)>,
+}
+
+/// What CreateContainer asks for.
+#[derive(Debug)]
+pub struct CreateRequest {
+    /// The container's id, also its init's exec id.
+    pub id: String,
+    /// The OCI configuration.
+    pub spec: Spec,
+    /// Share the PID namespace of the sandbox's first container.
+    pub sandbox_pidns: bool,
+    /// Raw streams.
+    pub ports: StdioPorts,
+}
+
+/// What ExecProcess asks for.
+#[derive(Debug)]
+pub struct ExecRequest {
+    /// The container.
+    pub container_id: String,
+    /// The new process's id within it.
+    pub exec_id: String,
+    /// The process.
+    pub process: Process,
+    /// Raw streams.
+    pub ports: StdioPorts,
+}
+
+/// What a sandbox is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The link to init and to the launcher.
+    pub supervisor: Rc<Supervisor>,
+    /// Connections for raw streams.
+    pub raw: Rc<Waiting>,
+    /// Where the journal and the containers' own files are.
+    pub state_dir: PathBuf,
+    /// The size of output pipes; `None` leaves the kernel's.
+    pub pipe_size: Option<u32>,
+    /// Where it tells what it does.
+    pub log: slog::Logger,
+}
+
+/// Whether there is a sandbox. Containers do not need one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Absent,
+    Present,
+    Destroying,
+}
+
+/// What every method of this folder works on.
+#[derive(Debug)]
+struct Core {
+    log: slog::Logger,
+    supervisor: Rc<Supervisor>,
+    raw: Rc<Waiting>,
+    peeker: Rc<Peeker>,
+    pipe_size: Option<u32>,
+    journal: Journal,
+    hierarchies: Hierarchies,
+    exits: Exits,
+    last_key: Cell<u64>,
+    phase: Cell<Phase>,
+    sandbox: RefCell<Option<SandboxRecord>>,
+    shared: RefCell<Option<Shared>>,
+    table: RefCell<BTreeMap<String, Rc<Container>>>,
+}
+
+impl Core {
+    fn container(&self, id: &str) -> Result<Rc<Container>> {
+        let found = self.table.borrow().get(id).cloned();
+        found.ok_or_else(|| Error::UnknownContainer { id: id.to_owned() })
+    }
+
+    fn is_in_table(&self, container: &Container) -> bool {
+        self.table.borrow().get(&container.id).is_some_and(|found| std::ptr::eq(Rc::as_ptr(found), container))
+    }
+
+    /// Writes down what `container` is now, unless it is gone: its id may already be another's.
+    fn record(&self, container: &Container) -> Result<()> {
+        if !self.is_in_table(container) {
+            return Ok(());
+        }
+        let written = self.journal.write_container(container);
+        written.map_err(failed_to(|| format!("write the journal of container {:?}", container.id))).inspect_err(
+            |error| slog::error!(self.log, "journal not written"; "container" => &container.id, "error" => %error),
+        )
+    }
+
+    fn refuse_while_destroying(&self) -> Result<()> {
+        match self.phase.get() {
+            Phase::Destroying => Err(Error::Sandbox("being destroyed")),
+            Phase::Absent | Phase::Present => Ok(()),
+        }
+    }
+}
+
+/// Runs what may block on the pool.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let outcome = tokio::task::spawn_blocking(work).await.map_err(io::Error::other);
+    outcome.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
+}
+
+/// All containers of this guest. Single-threaded and shared by `Rc`: every method takes `&self`, and no borrow
+/// is held over an await.
+#[derive(Debug)]
+pub struct Sandbox {
+    core: Rc<Core>,
+}
+
+impl Sandbox {
+    /// An empty sandbox. [`Sandbox::recover`] and then [`Sandbox::dispatch_exits`] bring it to life.
+    pub fn new(parts: Parts) -> Result<Self> {
+        let Parts { supervisor, raw, state_dir, pipe_size, log } = parts;
+        let journal = Journal::open(&state_dir)
+            .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
+        let peeker = Peeker::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
+        let hierarchies = Hierarchies::detect().unwrap_or_else(|error| {
+            slog::error!(log, "containers get no cgroups"; "error" => %error);
+            Hierarchies::default()
+        });
+        let core = Core {
+            log,
+            supervisor,
+            raw,
+            peeker: Rc::new(peeker),
+            pipe_size,
+            journal,
+            hierarchies,
+            exits: Exits::default(),
+            last_key: Cell::new(0),
+            phase: Cell::new(Phase::Absent),
+            sandbox: RefCell::new(None),
+            shared: RefCell::new(None),
+            table: RefCell::default(),
+        };
+        Ok(Self { core: Rc::new(core) })
+    }
+
+    /// Takes over what earlier workers left: their journal, and the descriptors init held for them.
+    pub async fn recover(&self, stored: HashMap<Key, OwnedFd>) -> Result<()> {
+        self.core.recover(stored).await
+    }
+
+    /// Brings exits to their processes until the link to init breaks; answers how it broke.
+    pub async fn dispatch_exits(&self) -> io::Error {
+        Rc::clone(&self.core).dispatch_exits().await
+    }
+
+    /// Sets the sandbox up: modules, namespaces, DNS.
+    pub async fn create_sandbox(&self, request: SandboxRequest) -> Result<()> {
+        self.core.create_sandbox(request).await
+    }
+
+    /// Removes every container and what they shared. The caller then has the machine ended.
+    pub async fn destroy_sandbox(&self) -> Result<()> {
+        self.core.destroy_sandbox().await
+    }
+
+    /// Creates a container up to, not including, its program.
+    pub async fn create_container(&self, request: CreateRequest) -> Result<()> {
+        self.core.create_container(request).await
+    }
+
+    /// Runs a created container's program; returns when execve has succeeded or failed.
+    pub async fn start_container(&self, id: &str) -> Result<()> {
+        self.core.start_container(id).await
+    }
+
+    /// Kills what is left of a container, waits for it, and releases everything it had.
+    pub async fn remove_container(&self, id: &str, timeout: Option<std::time::Duration>) -> Result<()> {
+        self.core.remove_container(id, timeout).await
+    }
+
+    /// Adds a process to a running container; returns when execve has succeeded or failed.
+    pub async fn exec_process(&self, request: ExecRequest) -> Result<()> {
+        self.core.exec_process(request).await
+    }
+
+    /// Signals one process, or with SIGKILL and no exec id every process of the container.
+    pub async fn signal_process(&self, id: &str, exec_id: &str, signal: u32) -> Result<()> {
+        self.core.signal_process(id, exec_id, signal).await
+    }
+
+    /// How the process ended: its exit code, or 128 + signal. Waits for it.
+    pub async fn wait_process(&self, id: &str, exec_id: &str) -> Result<i32> {
+        self.core.wait_process(id, exec_id).await
+    }
+
+    /// Writes all of `data` to the process's standard input; an empty slice closes it.
+    pub async fn write_stdin(&self, id: &str, exec_id: &str, data: &[u8]) -> Result<u32> {
+        self.core.write_stdin(id, exec_id, data).await
+    }
+
+    /// Waits for output and looks at up to `len` bytes of it (at most 1 MiB); empty at the end of the stream.
+    pub async fn read_output(&self, id: &str, exec_id: &str, from: Output, len: u32) -> Result<Chunk> {
+        let (data, seen) = self.core.read_output(id, exec_id, from, len).await?;
+        Ok(Chunk { data, seen })
+    }
+
+    /// Ends the process's standard input; on a terminal, types ^D.
+    pub async fn close_stdin(&self, id: &str, exec_id: &str) -> Result<()> {
+        self.core.close_stdin(id, exec_id).await
+    }
+
+    /// Changes the size of the process's terminal.
+    pub async fn resize_terminal(&self, id: &str, exec_id: &str, rows: u16, columns: u16) -> Result<()> {
+        self.core.resize_terminal(id, exec_id, rows, columns)
+    }
+}

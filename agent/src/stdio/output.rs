@@ -1,0 +1,104 @@
+//! Reading a process's output.
+//!
+//! ```text
+//!   idle --look--> looked (the turn is held) --delivered--> bytes taken --> idle
+//!                        \--dropped--> nothing taken -------------------> idle
+//! ```
+//!
+//! One reader has the turn until its bytes are delivered or given up; others queue in order. The end of a
+//! stream is what the kernel says it is: the last writer has closed it and nothing is left. No timer and no
+//! process exit has a part in it.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    rc::Rc,
+    sync::Arc,
+};
+
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+
+use crate::reactor::register;
+
+use super::{MAX_READ, peek::Peeker, terminal::Terminal, when_ready};
+
+/// One output stream.
+#[derive(Debug)]
+pub struct Output {
+    source: Source,
+    turn: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Pipe { pipe: AsyncFd<OwnedFd>, peeker: Rc<Peeker> },
+    Terminal(Rc<Terminal>),
+}
+
+impl Output {
+    /// The agent's end of an output pipe.
+    pub fn pipe(pipe: OwnedFd, peeker: Rc<Peeker>) -> io::Result<Rc<Self>> {
+        let pipe = register(pipe, Interest::READABLE)?;
+        Ok(Self::new(Source::Pipe { pipe, peeker }))
+    }
+
+    /// What a terminal shows.
+    pub fn terminal(terminal: Rc<Terminal>) -> Rc<Self> {
+        Self::new(Source::Terminal(terminal))
+    }
+
+    fn new(source: Source) -> Rc<Self> {
+        Rc::new(Self { source, turn: Arc::new(Semaphore::new(1)) })
+    }
+
+    /// Waits for the turn and for output, and looks at up to `len` bytes (at least 1, at most [`MAX_READ`]).
+    /// No memory is held while waiting.
+    pub async fn look(self: &Rc<Self>, len: u32) -> io::Result<Look> {
+        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(io::Error::other)?;
+        let len = usize::try_from(len).unwrap_or(MAX_READ).clamp(1, MAX_READ);
+        let data = match &self.source {
+            Source::Pipe { pipe, peeker } => {
+                when_ready(pipe, Interest::READABLE, |fd| peeker.look(fd.as_fd(), len)).await?
+            }
+            Source::Terminal(terminal) => terminal.look(len).await?,
+        };
+        Ok(Look { len: data.len(), data, output: Rc::clone(self), _turn: turn })
+    }
+
+    /// Whether the stream is at its end with nothing left to deliver, and nobody is about to be told so.
+    pub fn is_spent(&self) -> bool {
+        match &self.source {
+            Source::Pipe { pipe, peeker } if self.turn.available_permits() > 0 => {
+                peeker.look(pipe.get_ref().as_fd(), 1).is_ok_and(|data| data.is_empty())
+            }
+            // A terminal cannot be asked without taking what it says.
+            Source::Pipe { .. } | Source::Terminal(_) => false,
+        }
+    }
+}
+
+/// Bytes seen but not taken, and the turn at the stream.
+#[derive(Debug)]
+pub struct Look {
+    /// The bytes; empty at the end of the stream.
+    pub data: Vec<u8>,
+    len: usize,
+    output: Rc<Output>,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Look {
+    /// Takes the bytes out of the stream.
+    pub fn take(&self) -> io::Result<()> {
+        match &self.output.source {
+            Source::Pipe { pipe, peeker } => peeker.take(pipe.get_ref().as_fd(), self.len),
+            Source::Terminal(terminal) => {
+                terminal.take(self.len);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The worker's start: take the hand-over, recover, serve.
+//!
+//! It serves only when everything an earlier worker left has its place again, so no call sees half of it;
+//! connections made meanwhile wait in the listeners' backlog. It ends when the link to init breaks or a listener
+//! is lost, and init starts the next one.
+
+use std::{
+    io::{self, Write},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    rc::Rc,
+    time::Duration,
+};
+
+use nix::time::{ClockId, clock_gettime};
+use slog::Logger;
+use tokio::{
+    runtime::Builder,
+    sync::mpsc,
+    task::{LocalSet, spawn_local},
+};
+use vsock::{VMADDR_CID_HOST, VsockAddr, VsockStream};
+
+use crate::{
+    address::Address,
+    config::Config,
+    observe::{log::logger, sink::Sink},
+    rpc::{
+        Agent,
+        server::{Options, Server},
+    },
+    sandbox::{Parts, Sandbox},
+    stdio::raw::Waiting,
+    supervisor::{Handover, ListenerKind, Shutdown, Supervisor},
+};
+
+/// Enough for the stack of any call; pool threads come and go with the work.
+const STACK: usize = 256 << 10;
+/// Blocking work at once; more of it queues.
+const POOL: usize = 16;
+/// How long the host may take over the notice that the agent serves.
+const NOTICE: Duration = Duration::from_secs(5);
+
+/// Serves until init goes away.
+pub fn run(config: Config) -> ExitCode {
+    let Ok(sink) = Sink::stdout("agent") else { return ExitCode::FAILURE };
+    let log = logger(sink, config.log_level, "agent");
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(POOL)
+        .thread_stack_size(STACK)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build();
+    let ended = runtime.and_then(|runtime| LocalSet::new().block_on(&runtime, serve(config, log.clone())));
+    if let Err(error) = ended {
+        slog::error!(log, "the worker ends"; "error" => %error);
+    }
+    ExitCode::FAILURE
+}
+
+/// Ends only with an error: that of the first part without which there is nothing to serve.
+async fn serve(config: Config, log: Logger) -> io::Result<()> {
+    let (supervisor, handover) = Supervisor::connect().await?;
+    let Handover { listeners, stored, generation, mut stages, pid1 } = handover;
+    let supervisor = Rc::new(supervisor);
+    let raw = Rc::new(Waiting::default());
+    let parts = Parts {
+        supervisor: Rc::clone(&supervisor),
+        raw: Rc::clone(&raw),
+        state_dir: state_dir(&config, pid1),
+        pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
+        log: log.clone(),
+    };
+    slog::info!(log, "worker started"; "generation" => generation, "stored" => stored.len());
+    let sandbox = Rc::new(Sandbox::new(parts).map_err(io::Error::other)?);
+    sandbox.recover(stored).await.map_err(io::Error::other)?;
+
+    let (ended, mut first_end) = mpsc::unbounded_channel();
+    let dispatcher = Rc::clone(&sandbox);
+    essential(&ended, "the link to init", async move { dispatcher.dispatch_exits().await });
+    let end = {
+        let (supervisor, log) = (Rc::clone(&supervisor), log.clone());
+        move || {
+            if let Err(error) = supervisor.shutdown(Shutdown::PowerOff) {
+                slog::error!(log, "init cannot be asked to end the machine"; "error" => %error);
+            }
+        }
+    };
+    let agent = Rc::new(Agent::new(sandbox, pid1, end));
+    let server = Rc::new(Server::new(agent, Options::default(), log.clone()));
+    for (kind, listener) in listeners {
+        listen(kind, listener, &server, &raw, &ended);
+    }
+    stages.push(("serving".to_owned(), now()));
+    slog::info!(log, "serving"; "generation" => generation);
+    if generation == 0 && config.ready_port != 0 {
+        tell_host(config.ready_port, stages, log.clone());
+    }
+    let (part, error): (&str, io::Error) = match first_end.recv().await {
+        Some(end) => end,
+        None => ("the worker", io::ErrorKind::UnexpectedEof.into()),
+    };
+    Err(io::Error::new(error.kind(), format!("{part} is lost: {error}")))
+}
+
+type Ended = mpsc::UnboundedSender<(&'static str, io::Error)>;
+
+/// Runs a part whose end, by whatever way, is the worker's.
+fn essential(ended: &Ended, part: &'static str, work: impl Future<Output = io::Error> + 'static) {
+    let ended = ended.clone();
+    let work = spawn_local(work);
+    spawn_local(async move {
+        let error = work.await.unwrap_or_else(io::Error::other);
+        // The receiver is gone when another part ended first.
+        let _too_late = ended.send((part, error));
+    });
+}
+
+fn listen(kind: ListenerKind, listener: OwnedFd, server: &Rc<Server>, raw: &Rc<Waiting>, ended: &Ended) {
+    match kind {
+        ListenerKind::Rpc => {
+            let server = Rc::clone(server);
+            essential(ended, "the ttrpc listener", async move {
+                let Err(error) = server.serve(listener).await;
+                error
+            });
+        }
+        ListenerKind::Stdio => {
+            let raw = Rc::clone(raw);
+            essential(ended, "the stdio listener", async move {
+                raw.serve(listener).await.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())
+            });
+        }
+        // Init holds them open; nobody is served there yet, so connections wait.
+        ListenerKind::Log | ListenerKind::Console => {}
+    }
+}
+
+/// `/run/berth` in a guest; elsewhere beside the socket, so that two agents on one machine do not meet.
+fn state_dir(config: &Config, pid1: bool) -> PathBuf {
+    match (std::env::var_os("BERTH_STATE_DIR"), &config.server_address) {
+        (Some(dir), _) => dir.into(),
+        (None, Address::Unix(socket)) if !pid1 => {
+            let mut name = socket.clone().into_os_string();
+            name.push(".state");
+            name.into()
+        }
+        (None, _) => Path::new("/run/berth").to_owned(),
+    }
+}
+
+/// Nanoseconds on CLOCK_BOOTTIME.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Dials the host once and writes one line of JSON: that the agent serves, and when each stage of the boot was
+/// over. Whoever listens there need not poll; if nobody does, nothing is lost.
+fn tell_host(port: u32, stages: Vec<(String, u64)>, log: Logger) {
+    let stages: Vec<_> =
+        stages.iter().map(|(name, at)| serde_json::json!({ "name": name, "ns": at })).collect();
+    let line = format!("{}\n", serde_json::json!({ "event": "serving", "stages": stages }));
+    tokio::task::spawn_blocking(move || {
+        let told = VsockStream::connect(&VsockAddr::new(VMADDR_CID_HOST, port)).and_then(|mut host| {
+            host.set_write_timeout(Some(NOTICE))?;
+            host.write_all(line.as_bytes())
+        });
+        if let Err(error) = told {
+            slog::warn!(log, "the host does not take the ready notice"; "port" => port, "error" => %error);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::state_dir;
+    use crate::config::Config;
+
+    #[test]
+    fn two_agents_on_one_machine_have_two_state_directories() {
+        let at = |address: &str| Config { server_address: address.parse().unwrap(), ..Config::default() };
+        assert_eq!(state_dir(&at("unix:///tmp/a.sock"), false), Path::new("/tmp/a.sock.state"));
+        assert_eq!(state_dir(&at("unix:///tmp/a.sock"), true), Path::new("/run/berth"));
+        assert_eq!(state_dir(&Config::default(), false), Path::new("/run/berth"));
+    }
+}

@@ -1,0 +1,105 @@
+# Everything a newcomer, a developer and CI run. `make` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+# Programs that cargo installs are found even where no login shell has set the path.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+SUDO    := $(if $(filter 0,$(shell id -u)),,sudo)
+HOST     = $(shell rustc -vV | sed -n 's/^host: //p')
+RELEASE  = $(abspath $(or $(CARGO_TARGET_DIR),target)/$(HOST)/release)
+AGENT    = $(RELEASE)/berth-agent
+CTL      = $(RELEASE)/berthctl
+IMAGE   := $(abspath build/image)
+
+# What the tests, the benches and berthctl find the built parts by.
+PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_IMAGE_DIR=$(IMAGE)
+
+VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
+BENCH_PACKAGES := crun runc
+VSOCK_DAEMON   := vhost-device-vsock@0.3.0
+
+# What `make run` shows: that this is a container, and whose kernel it is on.
+GREETING = echo "Hello from inside the guest."; . /etc/os-release; \
+           echo "kernel   $$(uname -srm)"; echo "system   $$PRETTY_NAME"; \
+           echo "user     $$(id)"; echo "process  $$$$ of $$(hostname)"; \
+           echo "memory   $$(free -m | awk "NR == 2 { print \$$2 }") MiB"
+
+# Installs the Debian packages of $(1) that are missing, if any.
+define install
+	@missing=; for package in $(1); do \
+	  dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || missing+=" $$package"; \
+	done; \
+	[ -z "$$missing" ] || { $(SUDO) apt-get -qq update; \
+	  $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$missing; }
+endef
+
+.PHONY: help
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install what building and booting need (Debian packages, the vsock daemon)
+	$(call install,$(VM_PACKAGES))
+	@command -v vhost-device-vsock >/dev/null || (cd / && cargo install --locked $(VSOCK_DAEMON))
+
+.PHONY: build
+build: $(AGENT) $(CTL) ## compile the agent and berthctl for release
+
+# Only cargo knows whether they are out of date. Where it leaves a file as it is, nothing after it is remade.
+$(AGENT) $(CTL) &: FORCE
+	@cargo build --release --package berth-agent --package berthctl $(if $(wildcard $(AGENT)),--quiet)
+
+FORCE:
+
+.PHONY: image
+image: $(IMAGE)/initrd.cpio $(IMAGE)/bundle/busybox/config.json ## make the guest's kernel, initrd and a busybox bundle
+
+$(IMAGE)/vmlinux: image/kernel.sh image/modules.list
+	@image/kernel.sh $(IMAGE)
+
+$(IMAGE)/initrd.cpio: image/initrd.sh $(IMAGE)/vmlinux $(AGENT)
+	@image/initrd.sh $(IMAGE) $(AGENT)
+
+$(IMAGE)/bundle/busybox/config.json: image/bundle.sh image/config.json
+	@image/bundle.sh $(IMAGE)
+
+.PHONY: run
+run: setup build image ## boot a VM and run one container in it
+	@$(PARTS) $(CTL) run --bundle $(IMAGE)/bundle/busybox -- /bin/sh -c '$(GREETING)'
+
+.PHONY: test
+test: setup build image ## run every test, those in real VMs too
+	@$(PARTS) cargo test --workspace
+
+.PHONY: bench
+bench: setup build image ## measure beside crun and runc
+	$(call install,$(BENCH_PACKAGES))
+	@$(PARTS) cargo bench --bench report
+
+.PHONY: lint
+lint: ## check format, clippy, licences, scripts and where unsafe code is
+	@cargo fmt --all --check
+	@cargo clippy --quiet --workspace --all-targets -- -D warnings
+	@command -v cargo-deny >/dev/null || (cd / && cargo install --locked cargo-deny)
+	@cargo deny --log-level error check --hide-inclusion-graph bans licenses sources
+	@! git grep --untracked -nE '\bunsafe +(\{|fn|impl|extern|trait)|(allow|expect)\([^)]*unsafe_code' -- '*.rs' ':!rustjail/src/sys/' \
+	  || { echo 'lint: unsafe code belongs in rustjail/src/sys/' >&2; exit 1; }
+	@if command -v shellcheck >/dev/null; then shellcheck image/*.sh .ci/run; fi
+
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZ_SECONDS (60) each
+	@command -v cargo-fuzz >/dev/null || (cd / && cargo install --locked cargo-fuzz)
+	@for target in $$(cargo fuzz list); do \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+.PHONY: clean
+clean: ## remove everything made, but for what setup installed
+	@cargo clean --quiet
+	@rm -rf build

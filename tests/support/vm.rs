@@ -1,0 +1,82 @@
+//! A real VM whose PID 1 is the agent under test, reached over vsock.
+
+use std::{path::PathBuf, time::Duration};
+
+use berthctl::{
+    Agent,
+    vmm::{Accel, Ending, Machine, Running, Vmm, image, qemu::Qemu, workdir::WorkDir},
+};
+
+use crate::{Container, Guest, Rootfs};
+
+/// The `berthctl` under test: what `BERTH_CTL` names, else the release build.
+pub fn ctl_binary() -> PathBuf {
+    crate::rootfs::release("BERTH_CTL", "berthctl")
+}
+
+/// A booted VM with a busybox root file system inside.
+#[derive(Debug)]
+pub struct Vm {
+    /// The machine itself.
+    pub running: Running,
+    // Holds the initrd the machine was booted from.
+    _dir: WorkDir,
+}
+
+impl Vm {
+    /// Boots the image of `make image` with further kernel arguments and waits until its agent is ready.
+    pub async fn boot(append: &[&str]) -> Self {
+        let dir = WorkDir::new().expect("a directory for the VM");
+        let rootfs = Rootfs::busybox();
+        let initrd = image::locate(None, "initrd.cpio", "initrd").expect("an initrd");
+        let machine = Machine {
+            kernel: image::locate(None, "vmlinux", "kernel").expect("a kernel"),
+            initrd: image::with_bundle(&initrd, rootfs.path(), "test", &dir).expect("pack the rootfs"),
+            memory: 512,
+            cpus: 2,
+            accel: Accel::Auto,
+            append: append.iter().map(|argument| (*argument).to_owned()).collect(),
+            patience: Duration::from_secs(60),
+            tether: Some(ctl_binary()),
+        };
+        let running = Qemu.boot(&machine, &|_| {}).await.unwrap_or_else(|error| panic!("{error}"));
+        Self { running, _dir: dir }
+    }
+
+    /// Booted, and with a sandbox.
+    pub async fn with_sandbox(append: &[&str]) -> (Self, Guest) {
+        let vm = Self::boot(append).await;
+        let guest = vm.client().await;
+        guest.create_sandbox("berth-vm").await.expect("CreateSandbox");
+        (vm, guest)
+    }
+
+    /// A new connection.
+    pub async fn client(&self) -> Guest {
+        let agent = Agent::connect(self.running.address(), Duration::from_secs(30)).await;
+        Guest::new(agent.unwrap_or_else(|error| panic!("{error}{}", self.running.console())).ttrpc().clone())
+    }
+
+    /// A container in the guest.
+    pub fn container(&self, id: &str, args: &[&str]) -> Container {
+        Container::new(id, &image::guest_rootfs("test"), args)
+    }
+
+    /// `sh -c script`.
+    pub fn shell(&self, id: &str, script: &str) -> Container {
+        self.container(id, &["sh", "-c", script])
+    }
+
+    /// Waits for the machine's end.
+    pub async fn ended(&mut self) -> Ending {
+        crate::deadline(self.running.ended()).await
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.running.console());
+        }
+    }
+}

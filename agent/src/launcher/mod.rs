@@ -3,19 +3,24 @@
 //! It exists because what follows clone3 in the child is ordinary Rust, which is sound only in a copy of a process
 //! with a single thread; and because a small, fresh address space is copied in no time. Its children are its
 //! siblings (CLONE_PARENT), so init reaps them. It keeps nothing from one request to the next and may be killed at
-//! any time.
+//! any time: a request stays in the socket until the instant before its process is made, so that the kernel tells
+//! the worker of a launcher that died without having begun, and the next one can begin.
 
 use std::{
     fs::File,
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
     },
     process::ExitCode,
 };
 
-use nix::sys::{prctl, signal::SigSet};
+use nix::sys::{
+    prctl,
+    signal::SigSet,
+    socket::{MsgFlags, recv},
+};
 use rustjail::{
     launch::{Parent, SpawnError, Spawned, spawn},
     plan::Plan,
@@ -53,7 +58,7 @@ pub fn run() -> ExitCode {
 fn serve(link: BorrowedFd<'_>) -> io::Result<()> {
     let mut packet = [0; 16];
     loop {
-        let received = match scm::receive(link, &mut packet) {
+        let received = match scm::peek(link, &mut packet) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             result => result?,
         };
@@ -63,7 +68,9 @@ fn serve(link: BorrowedFd<'_>) -> io::Result<()> {
         let Some(LaunchRequest { id }) = packet.get(..received.length).and_then(LaunchRequest::decode) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let result = if received.truncated { Err(too_many_files()) } else { launch(received.fds) };
+        let plan = if received.truncated { Err(too_many_files()) } else { read_plan(received.fds) };
+        recv(link.as_raw_fd(), &mut packet, MsgFlags::empty())?;
+        let result = plan.and_then(|(plan, fds)| launch(&plan, &fds));
         let sent = match &result {
             Ok(Spawned { pid, pidfd }) => {
                 scm::send(link, &LaunchReply::Made { id, pid: *pid }.encode(), &[pidfd.as_fd()])
@@ -83,12 +90,17 @@ fn serve(link: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-fn launch(fds: Vec<OwnedFd>) -> Result<Spawned, LaunchError> {
+/// The plan comes first, then what its slots name.
+fn read_plan(fds: Vec<OwnedFd>) -> Result<(Plan, Vec<OwnedFd>), LaunchError> {
     let mut fds = fds.into_iter();
     let plan = fds.next().ok_or_else(|| LaunchError::Plan(io::ErrorKind::UnexpectedEof.into()))?;
     let plan = read(plan).map_err(LaunchError::Plan)?;
-    let slots: Vec<_> = fds.as_slice().iter().map(AsFd::as_fd).collect();
-    Ok(spawn(&plan, &slots, Parent::Sibling)?)
+    Ok((plan, fds.collect()))
+}
+
+fn launch(plan: &Plan, fds: &[OwnedFd]) -> Result<Spawned, LaunchError> {
+    let slots: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    Ok(spawn(plan, &slots, Parent::Sibling)?)
 }
 
 /// Read at a position of its own: a request that is repeated comes with the same open file.

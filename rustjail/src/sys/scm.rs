@@ -58,6 +58,16 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 
 /// Receives one message into `buffer`. Blocks only if the socket does.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, buffer, 0)
+}
+
+/// Looks at the next message, which stays in the socket; its descriptors are copies all the same. Blocks only
+/// if the socket does.
+pub fn peek(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    receive_with(socket, buffer, libc::MSG_PEEK)
+}
+
+fn receive_with(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: c_int) -> io::Result<Received> {
     let mut control: Control = [0; 130];
     let mut data = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut message = empty();
@@ -66,7 +76,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>() as _;
     // SAFETY: everything `message` points to outlives the call and is as long as said.
-    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let length =
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC | flags) };
     let length = super::check(length as libc::c_long)? as usize;
     let fds = descriptors(&message);
     Ok(Received { length, fds, truncated: message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
@@ -122,6 +133,18 @@ mod tests {
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "yy");
+    }
+
+    #[test]
+    fn what_was_peeked_at_is_still_there() {
+        let (a, b) = UnixDatagram::pair().unwrap();
+        send(a.as_fd(), b"x", &[a.as_fd()]).unwrap();
+        for _ in 0..3 {
+            assert_eq!(peek(b.as_fd(), &mut [0; 4]).unwrap().fds.len(), 1);
+        }
+        assert_eq!(receive(b.as_fd(), &mut [0; 4]).unwrap().fds.len(), 1);
+        b.set_nonblocking(true).unwrap();
+        assert!(peek(b.as_fd(), &mut [0; 4]).is_err());
     }
 
     #[test]

@@ -10,16 +10,19 @@
 //!    |<------------- end of file --|   execve succeeded (the socket is close-on-exec), or the child died
 //! ```
 //!
+//! START stays in the socket until the child is about to act on it: one that was killed before, and whose read
+//! the kernel completes all the same, leaves it there, and the maker is told of the unread record.
+//!
 //! Each message is one SEQPACKET record: a tag byte, and for FAILED the errno, the length of the step, the
 //! step and the path. The maker trusts nothing of it: a record that is none of these is an error.
 
 use std::{
     fs::File,
     io::{self, Read, Write},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 
 use crate::sys::scm;
 
@@ -61,14 +64,11 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((maker, child))
 }
 
-/// The next message from the child; `None` is the end of file. `WouldBlock` when nothing has come yet.
+/// The next message from the child; `None` is the end of file. `WouldBlock` when nothing has come yet;
+/// `ConnectionReset` from a child that died before it acted on [`start`].
 pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
     let mut buffer = [0; MAX_RECORD];
-    let mut record = match scm::receive(maker, &mut buffer) {
-        // A child that was killed with our START still unread.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-        result => result?,
-    };
+    let mut record = scm::receive(maker, &mut buffer)?;
     if record.length == 0 {
         return Ok(None);
     }
@@ -96,6 +96,7 @@ pub(crate) fn report_console(child: BorrowedFd<'_>, master: OwnedFd) -> io::Resu
 pub(crate) fn wait_for_start(child: &mut File) -> io::Result<bool> {
     child.write_all(&[READY])?;
     let mut record = [0; 1];
+    recv(child.as_raw_fd(), &mut record, MsgFlags::MSG_PEEK)?;
     Ok(child.read(&mut record)? == 1 && record == [START])
 }
 

@@ -3,12 +3,13 @@
 //! The id is taken first and given back only when nothing of the container is left: whatever step fails, the
 //! same teardown that removes a container undoes it.
 
-use std::{fs, io, path::Path, rc::Rc, sync::Arc};
+use std::{fs, io, os::fd::OwnedFd, path::Path, rc::Rc, sync::Arc};
 
 use oci_spec::runtime::Spec;
 use rustjail::{
-    cgroup::{Cgroup, CgroupPath, Hierarchies, Placement},
-    compile::{self, ContainerRequest},
+    cgroup::{Cgroup, CgroupPath, Hierarchies},
+    compile::{self, ContainerRequest, NamespaceKind, Stdio},
+    launch::Launch,
 };
 
 use super::{
@@ -73,22 +74,13 @@ impl Core {
             None => None,
         };
         let join = self.joins(&spec, pid_namespace)?;
+        let TheirEnds { stdio, sync, sockets } = self.outfit(container, &container.init, sockets)?;
+        let ends = Ends { stdio, sync, join };
         let bundle = self.journal.bundle(&container.id);
         let (hierarchies, path) = (self.hierarchies.clone(), container.cgroup_path.clone());
-        let (spec, cgroup, placement) = blocking({
-            let bundle = bundle.clone();
-            move || prepare(&bundle, spec, &hierarchies, &path)
-        })
-        .await?;
-        *container.cgroup.borrow_mut() = Some(cgroup);
-
-        let TheirEnds { stdio, sync, sockets } = self.outfit(container, &container.init, sockets)?;
-        let launch = blocking(move || {
-            let placement = Some(placement);
-            let request = ContainerRequest { spec: &spec, bundle: &bundle, stdio, join, placement, sync };
-            compile::container(request).map_err(Error::from)
-        })
-        .await?;
+        let made = blocking(move || Ok(prepare(&bundle, &spec, &hierarchies, &path, ends))).await?;
+        *container.cgroup.borrow_mut() = made.cgroup;
+        let launch = made.launch?;
         if container.state() != State::Creating {
             return Err(container.wrong_state("create"));
         }
@@ -132,20 +124,43 @@ pub(super) fn needed_by_execs(spec: &Spec) -> Spec {
     kept
 }
 
-/// Everything that may block: the bundle and the cgroup.
+/// What of the new process is there before its cgroup.
+struct Ends {
+    stdio: Stdio,
+    sync: OwnedFd,
+    join: Vec<(NamespaceKind, OwnedFd)>,
+}
+
+/// A cgroup that was made has to be known, and be undone, even if what came after it failed.
+struct Prepared {
+    cgroup: Option<Arc<Cgroup>>,
+    launch: Result<Launch>,
+}
+
+/// Everything that may block, in one go: the bundle, the cgroup, and the look at the root file system.
 fn prepare(
     bundle: &Path,
-    spec: Spec,
+    spec: &Spec,
     hierarchies: &Hierarchies,
     cgroup: &CgroupPath,
-) -> Result<(Spec, Arc<Cgroup>, Placement)> {
-    let write = || -> io::Result<()> {
-        fs::create_dir_all(bundle)?;
-        fs::write(bundle.join("config.json"), serde_json::to_vec(&spec)?)
-    };
-    write().map_err(failed_to(|| format!("write the bundle {}", bundle.display())))?;
+    Ends { stdio, sync, join }: Ends,
+) -> Prepared {
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let cgroup = Cgroup::create(hierarchies, cgroup, resources)?;
-    let placement = cgroup.placement()?;
-    Ok((spec, Arc::new(cgroup), placement))
+    let made = write_bundle(bundle, spec)
+        .map_err(failed_to(|| format!("write the bundle {}", bundle.display())))
+        .and_then(|()| Ok(Cgroup::create(hierarchies, cgroup, resources)?));
+    let cgroup = match made {
+        Ok(cgroup) => Arc::new(cgroup),
+        Err(error) => return Prepared { cgroup: None, launch: Err(error) },
+    };
+    let launch = cgroup.placement().map_err(Error::from).and_then(|placement| {
+        let placement = Some(placement);
+        Ok(compile::container(ContainerRequest { spec, bundle, stdio, join, placement, sync })?)
+    });
+    Prepared { cgroup: Some(cgroup), launch }
+}
+
+fn write_bundle(bundle: &Path, spec: &Spec) -> io::Result<()> {
+    fs::create_dir_all(bundle)?;
+    fs::write(bundle.join("config.json"), serde_json::to_vec(spec)?)
 }

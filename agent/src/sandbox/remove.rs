@@ -21,7 +21,9 @@ use std::{
 use rustjail::cgroup::Cgroup;
 use tokio::io::Interest;
 
-use super::{Core, Error, Result, blocking, container::Container, error::failed_to, state::Event};
+use super::{
+    Core, Error, Result, blocking, container::Container, error::failed_to, process::Process, state::Event,
+};
 use crate::reactor::register;
 
 impl Core {
@@ -61,8 +63,16 @@ impl Core {
         if !self.is_in_table(container) {
             return Ok(());
         }
-        failures.push(self.end_processes(container).await);
-        failures.push(self.release_container(container).await);
+        // An exec that was being launched when the state changed may not be in the group yet; no new one begins.
+        self.exits.all_known().await;
+        if !self.is_over(container).await {
+            failures.push(self.end_processes(container).await);
+            failures.push(self.delete_files(container).await);
+        }
+        for process in container.processes() {
+            self.release_all(&process);
+        }
+        container.execs.borrow_mut().clear();
         failures.into_iter().collect::<Result<()>>()?;
         self.journal
             .remove_container(&container.id)
@@ -72,9 +82,27 @@ impl Core {
         Ok(())
     }
 
+    /// The usual end, in one turn of the pool: its processes exited by themselves and left none behind, so its
+    /// cgroup and files can go. False if anything is left, for whatever reason.
+    async fn is_over(&self, container: &Container) -> bool {
+        let exited = |process: &Rc<Process>| process.pid.get() == 0 || process.exit.get().is_some();
+        let Some(cgroup) = container.cgroup().filter(|_| container.processes().iter().all(exited)) else {
+            return false;
+        };
+        let bundle = self.journal.bundle(&container.id);
+        blocking(move || {
+            let over = !cgroup.populated()?;
+            if over {
+                cgroup.delete()?;
+                remove_bundle(bundle)?;
+            }
+            Ok(over)
+        })
+        .await
+        .unwrap_or(false)
+    }
+
     async fn end_processes(&self, container: &Container) -> Result<()> {
-        // An exec that was being launched when the state changed may not be in the group yet; no new one begins.
-        self.exits.all_known().await;
         let mut failures = vec![kill(container).await];
         for process in container.processes() {
             let pidfd = process.pidfd.borrow().clone();
@@ -94,11 +122,7 @@ impl Core {
         failures.into_iter().collect()
     }
 
-    async fn release_container(&self, container: &Container) -> Result<()> {
-        for process in container.processes() {
-            self.release_all(&process);
-        }
-        container.execs.borrow_mut().clear();
+    async fn delete_files(&self, container: &Container) -> Result<()> {
         let cgroup = container.cgroup();
         let bundle = self.journal.bundle(&container.id);
         blocking(move || {

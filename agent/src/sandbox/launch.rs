@@ -5,6 +5,7 @@
 //! its streams before anybody else holds the other ends, and only then is the launcher asked.
 
 use std::{
+    io,
     os::fd::{AsFd, OwnedFd},
     rc::Rc,
     sync::Arc,
@@ -29,6 +30,10 @@ use crate::{
     stdio::{Pipe, when_ready},
     supervisor::LaunchError,
 };
+
+/// What the pipe of a raw output holds, in bytes, where nothing else is configured: so much that the process and
+/// the pump seldom wait for each other. It is the most that Linux gives to anybody by default.
+const RAW_PIPE: u32 = 1 << 20;
 
 /// The new process's ends of everything.
 #[derive(Debug)]
@@ -96,8 +101,9 @@ impl Core {
             return Ok(TheirEnds { stdio: Stdio::Terminal, sync, sockets });
         }
         let stdin = Pipe::input().map_err(failed_to(failed))?;
-        let stdout = Pipe::output(self.pipe_size).map_err(failed_to(failed))?;
-        let stderr = Pipe::output(self.pipe_size).map_err(failed_to(failed))?;
+        let size = |raw: bool| self.pipe_size.or(raw.then_some(RAW_PIPE));
+        let stdout = Pipe::output(size(process.raw.stdout)).map_err(failed_to(failed))?;
+        let stderr = Pipe::output(size(process.raw.stderr)).map_err(failed_to(failed))?;
         self.hold(process, Held::Stdin, &stdin.ours)?;
         self.hold(process, Held::Stdout, &stdout.ours)?;
         self.hold(process, Held::Stderr, &stderr.ours)?;
@@ -140,7 +146,8 @@ impl Core {
         if process.exit.get().is_none() {
             self.hold(process, Held::Pidfd, &pidfd)?;
         }
-        self.record(container)
+        // A container whose creation is under way is undone by the next worker, whoever its init is.
+        if Rc::ptr_eq(process, &container.init) { Ok(()) } else { self.record(container) }
     }
 
     /// Follows what a new process reports until `Ready` (an init) or the end (execve has succeeded).
@@ -154,9 +161,13 @@ impl Core {
             return Ok(None);
         };
         loop {
-            let report = when_ready(&sync, Interest::READABLE, |fd| sync::receive(fd.as_fd()))
-                .await
-                .map_err(failed_to(|| format!("hear from the new process {:?}", process.exec_id)))?;
+            let report = when_ready(&sync, Interest::READABLE, |fd| sync::receive(fd.as_fd())).await;
+            if report.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
+                process.exit.wait().await;
+                return Err(container.wrong_state("start"));
+            }
+            let report =
+                report.map_err(failed_to(|| format!("hear from the new process {:?}", process.exec_id)))?;
             match report {
                 None => return Ok(None),
                 Some(Report::Ready) => return Ok(Some(())),

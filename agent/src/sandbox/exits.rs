@@ -124,15 +124,16 @@ impl Core {
         };
         process.exit.set(status);
         process.pidfd.take();
-        self.release(&process, Held::Pidfd);
         if Rc::ptr_eq(&process, &container.init) {
             // Refused in no state.
             let _always = container.apply(Event::InitExited, "stop");
         }
         slog::info!(self.log, "process exited";
             "container" => &container.id, "exec" => &process.exec_id, "pid" => pid, "status" => status);
-        // Not written down, it stays with init, and the next worker is told again.
+        // Not written down, it stays with init, and the next worker is told again. The pidfd goes after that, because
+        // a process without status and without pidfd is one whose end nobody will ever tell.
         if self.record(&container).is_ok() {
+            self.release(&process, Held::Pidfd);
             self.acknowledge(pid);
         }
         self.close_spent(&process);

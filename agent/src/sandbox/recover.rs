@@ -178,7 +178,9 @@ impl Core {
             stderr: take(Held::RawStderr),
         };
         let (pidfd, sync, console) = (take(Held::Pidfd), take(Held::Sync), take(Held::Console));
-        if process.pid.get() != 0 && process.exit.get().is_none() {
+        if process.exit.get().is_some() {
+            self.release(process, Held::Pidfd);
+        } else if process.pid.get() != 0 {
             match pidfd {
                 Some(pidfd) => *process.pidfd.borrow_mut() = Some(Arc::new(pidfd)),
                 None if process.launched.get() => process.exit.set(UNKNOWN_STATUS),

@@ -117,6 +117,34 @@ async fn no_status_no_container_and_no_byte_is_lost_in_twenty_deaths() {
     assert!(host.cgroups().is_empty(), "{:?}", host.cgroups());
 }
 
+/// Thirty processes end in one instant, and the worker a little later: between hearing of an end and writing it
+/// down, between writing and acknowledging.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_status_is_lost_by_a_worker_that_dies_while_it_hears_it() {
+    const PROCESSES: i32 = 30;
+    let mut host = Host::start().await;
+    let gate = "busybox mkfifo /dev/gate; exec 3<> /dev/gate; echo made; read line";
+    host.run("box", sh(&["sh", "-c", gate])).await.unwrap();
+    host.read("box", "", Out::Stdout).await.unwrap();
+    for round in 0..10 {
+        let name = |n: i32| format!("r{round}n{n}");
+        for n in 0..PROCESSES {
+            let script = format!("read line <> /dev/gate; exit {n}");
+            host.exec("box", &name(n), sh(&["sh", "-c", &script])).await.unwrap();
+        }
+        let open = format!("yes '' | head -n {PROCESSES} > /dev/gate");
+        host.exec("box", &name(-1), sh(&["sh", "-c", &open])).await.unwrap();
+        tokio::time::sleep(Duration::from_micros(round * 997 % 6_000)).await;
+        let agent = &host;
+        tokio::task::block_in_place(|| agent.kill_worker(Signal::SIGKILL));
+        host.client = host.connect().await;
+        for n in 0..PROCESSES {
+            assert_eq!(host.wait("box", &name(n)).await.unwrap(), n, "round {round}");
+        }
+    }
+    host.remove("box").await.unwrap();
+}
+
 /// Reads a container's output and status across resets: the chunks, each marked if a reset came before it.
 async fn follow(dir: std::path::PathBuf, id: String) -> (Vec<(bool, String)>, i32) {
     let mut chunks = Vec::new();

@@ -55,7 +55,10 @@ pub use self::{
     oom::OomEvents,
     path::CgroupPath,
     placement::Placement,
-    stats::{BlockIoEntry, BlockIoStats, CpuStats, HugetlbStats, MemoryStats, MemoryUsage, PidsStats, Stats},
+    stats::{
+        BlockIoEntry, BlockIoStats, CpuStats, HugetlbStats, MemoryStats, MemoryUsage, PidsStats, Pressure,
+        RdmaStats, RdmaUsage, Stall, Stats,
+    },
 };
 
 /// One container's control group, in every hierarchy the machine has.

@@ -1,16 +1,17 @@
-//! Removing a group and those a workload made below it.
+//! Removing a group, those a workload made below it, and those above that were made only to hold it.
 
 use std::ffi::OsString;
 
 use super::{
     Cgroup, CgroupError,
     dir::Dir,
+    parents,
     walk::{Visitor, walk},
 };
 
 impl Cgroup {
-    /// Removes the group and those below it; fails with [`CgroupError::Busy`] while a process is left.
-    /// Repeating it is harmless.
+    /// Removes the group, those below it, and those above it that [`Cgroup::create`] made and nobody uses;
+    /// fails with [`CgroupError::Busy`] while a process is left. Repeating it is harmless.
     pub fn delete(&self) -> Result<(), CgroupError> {
         for member in self.members() {
             let root = &member.hierarchy.root;
@@ -22,6 +23,7 @@ impl Cgroup {
                 }
                 done => done?,
             }
+            parents::remove_above(root, self.path())?;
         }
         Ok(())
     }

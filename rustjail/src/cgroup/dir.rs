@@ -73,26 +73,8 @@ impl Dir {
         self.fd.try_clone().map_err(|source| CgroupError::io("duplicate", &self.path, source))
     }
 
-    /// Makes `relative` and the directories above it. Whether it was made now, rather than found.
-    pub(super) fn make(&self, relative: &Path) -> Result<bool, CgroupError> {
-        match self.mkdir(relative) {
-            Err(Errno::ENOENT) => {}
-            Ok(()) => return Ok(true),
-            Err(Errno::EEXIST) => return Ok(false),
-            Err(errno) => return Err(CgroupError::io("create", self.path.join(relative), errno)),
-        }
-        let mut above = PathBuf::new();
-        for component in relative {
-            above.push(component);
-            match self.mkdir(&above) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(CgroupError::io("create", self.path.join(&above), errno)),
-            }
-        }
-        Ok(true)
-    }
-
-    fn mkdir(&self, relative: &Path) -> nix::Result<()> {
+    /// Makes the directory `relative`, below one that exists.
+    pub(super) fn mkdir(&self, relative: &Path) -> nix::Result<()> {
         mkdirat(&self.fd, relative, Mode::from_bits_truncate(0o755))
     }
 

@@ -75,6 +75,26 @@ pub enum CgroupError {
         /// What is in use now.
         usage: u64,
     },
+    /// A limit of an update was refused, and one that was written before it could not be put back.
+    #[error("{refused}; putting back what was changed before it failed as well: {left}")]
+    HalfUpdated {
+        /// Why the update failed.
+        refused: Box<CgroupError>,
+        /// Which old limit could not be restored.
+        left: Box<CgroupError>,
+    },
+    /// The cgroup2 directory cannot hold a container's processes.
+    #[error(
+        "the cgroup {} is of the type {kind:?} and cannot hold a container: a group above it is threaded, give the \
+         container a cgroupsPath outside of that",
+        path.display()
+    )]
+    NotDomain {
+        /// The group.
+        path: PathBuf,
+        /// What its `cgroup.type` says.
+        kind: String,
+    },
     /// A new container's group has processes in it already.
     #[error("the cgroup {} already holds processes: give the container another cgroupsPath", path.display())]
     Occupied {

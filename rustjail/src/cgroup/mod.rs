@@ -27,10 +27,13 @@ mod hierarchies;
 mod kill;
 mod limits;
 mod oom;
+mod parents;
 mod parse;
 mod path;
 mod placement;
+mod pressure;
 mod stats;
+mod wait;
 mod walk;
 
 use std::{
@@ -55,6 +58,7 @@ pub use self::{
     oom::OomEvents,
     path::CgroupPath,
     placement::Placement,
+    pressure::{MemoryPeak, PressureTrigger, Resource, Share},
     stats::{
         BlockIoEntry, BlockIoStats, CpuStats, HugetlbStats, MemoryStats, MemoryUsage, PidsStats, Pressure,
         RdmaStats, RdmaUsage, Stall, Stats,
@@ -106,7 +110,7 @@ impl Cgroup {
     /// only the default device rules where they can be enforced.
     ///
     /// A group that exists already is taken over if it holds no process. When anything fails, what was made
-    /// is removed again; groups above `path` stay.
+    /// is removed again.
     pub fn create(
         hierarchies: &Hierarchies,
         path: &CgroupPath,
@@ -121,6 +125,7 @@ impl Cgroup {
             for hierarchy in made {
                 // The first error is the one to report.
                 let _ = hierarchy.root.remove(path.as_path());
+                let _ = parents::remove_above(&hierarchy.root, path.as_path());
             }
         }
         created
@@ -132,7 +137,7 @@ impl Cgroup {
         made: &mut Vec<&'h Hierarchy>,
     ) -> Result<Self, CgroupError> {
         for hierarchy in hierarchies.all() {
-            if hierarchy.root.make(path.as_path())? {
+            if parents::make(&hierarchy.root, path.as_path())? {
                 made.push(hierarchy);
             }
         }
@@ -140,10 +145,23 @@ impl Cgroup {
             limits::enable_controllers(unified, path.as_path())?;
         }
         let group = Self::open(hierarchies, path)?;
+        group.require_domain()?;
         if made.len() < hierarchies.all().count() && group.populated()? {
             return Err(CgroupError::Occupied { path: path.as_path().to_owned() });
         }
         Ok(group)
+    }
+
+    /// A process can be born only into a domain. A group is none when one above it is threaded.
+    fn require_domain(&self) -> Result<(), CgroupError> {
+        let kind = match &self.unified {
+            Some(unified) => unified.dir().read_if_any("cgroup.type")?.unwrap_or_default(),
+            None => String::new(),
+        };
+        match kind.trim_end() {
+            "" | "domain" | "domain threaded" => Ok(()),
+            kind => Err(CgroupError::NotDomain { path: self.path().to_owned(), kind: kind.to_owned() }),
+        }
     }
 
     /// The group `path`, which an earlier `create` made.

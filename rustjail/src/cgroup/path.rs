@@ -14,7 +14,8 @@ use super::{CgroupError, dir::is_component};
 pub struct CgroupPath(PathBuf);
 
 impl CgroupPath {
-    /// Reads a spec's `cgroupsPath`; without one, `/berth/<id>`.
+    /// Reads a spec's `cgroupsPath`; without one, `/berth-<id>`: without a
+    /// group above it, which would have to be made and removed with each container.
     ///
     /// An absolute and a relative path both count from the hierarchies' roots. The systemd form
     /// `slice:prefix:name` becomes the plain path `slice/prefix/name`; its slice and prefix may be empty.
@@ -23,7 +24,7 @@ impl CgroupPath {
             Some(path) if !path.as_os_str().is_empty() => path.as_os_str().as_bytes(),
             _ => {
                 plain(OsStr::new(id)).ok_or_else(|| invalid("container id", id.as_ref()))?;
-                return Ok(Self(Path::new("berth").join(id)));
+                return Ok(Self(PathBuf::from(format!("berth-{id}"))));
             }
         };
         let components: Vec<&[u8]> = if is_systemd(given) {
@@ -81,8 +82,8 @@ mod tests {
         assert_eq!(parse("::c1").as_deref(), Some("c1"));
         assert_eq!(parse(":cri-containerd:c1").as_deref(), Some("cri-containerd/c1"));
         assert_eq!(parse("/a/b:c:d").as_deref(), Some("a/b:c:d"));
-        assert_eq!(parse("").as_deref(), Some("berth/c1"));
-        assert_eq!(CgroupPath::parse(None, "c1").unwrap().as_path(), Path::new("berth/c1"));
+        assert_eq!(parse("").as_deref(), Some("berth-c1"));
+        assert_eq!(CgroupPath::parse(None, "c1").unwrap().as_path(), Path::new("berth-c1"));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod pty;
 pub mod scm;
 pub mod seccomp;
 pub mod wait;
+pub mod xattr;
 
 /// The result of a system call that answers -1 and sets errno.
 fn check(result: c_long) -> io::Result<c_long> {

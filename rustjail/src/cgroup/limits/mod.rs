@@ -14,6 +14,7 @@ mod memory;
 mod network;
 mod pids;
 mod rdma;
+mod restore;
 mod unified;
 
 use oci_spec::runtime::LinuxResources;
@@ -34,12 +35,21 @@ pub(super) fn create(group: &Cgroup, resources: Option<&LinuxResources>) -> Resu
     resources.map_or(Ok(()), |resources| limits(group, resources))
 }
 
-/// Writes what is given, and leaves everything else.
+/// Writes what is given, and leaves everything else. When the kernel refuses one of the limits, those written
+/// before it are put back.
 pub(super) fn update(group: &Cgroup, resources: &LinuxResources) -> Result<(), CgroupError> {
-    if let Some(rules) = resources.devices() {
-        devices::enforce(group, rules)?;
+    let before = restore::Snapshot::take(group, resources);
+    if let Err(refused) = limits(group, resources) {
+        return Err(match before.restore() {
+            Ok(()) => refused,
+            Err(left) => CgroupError::HalfUpdated { refused: Box::new(refused), left: Box::new(left) },
+        });
     }
-    limits(group, resources)
+    // They replace one another in steps that each are safe, and have no limit after them that could fail.
+    match resources.devices() {
+        Some(rules) => devices::enforce(group, rules),
+        None => Ok(()),
+    }
 }
 
 fn limits(group: &Cgroup, resources: &LinuxResources) -> Result<(), CgroupError> {

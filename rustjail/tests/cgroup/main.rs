@@ -3,132 +3,21 @@
 //! of its `view_*` tests again. Every group has a unique name and is killed and removed when dropped.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod events;
+mod group;
+mod parents;
+mod updates;
+
 use std::{
     fs,
-    os::fd::{AsFd, AsRawFd},
     path::Path,
-    process::{Child, Command, Output, Stdio, id},
-    sync::atomic::{AtomicU32, Ordering},
+    process::{Command, id},
     time::{Duration, Instant},
 };
 
-use nix::poll::{PollFd, PollFlags, poll};
-use oci_spec::runtime::LinuxResources;
-use rustjail::cgroup::{Cgroup, CgroupError, CgroupPath, Hierarchies};
+use rustjail::cgroup::{Cgroup, CgroupError, Hierarchies};
 
-/// A group of its own for one test.
-struct Group {
-    hierarchies: Hierarchies,
-    path: CgroupPath,
-    group: Cgroup,
-}
-
-impl Group {
-    fn new(resources: &str) -> Self {
-        Self::try_new(resources).unwrap()
-    }
-
-    fn try_new(resources: &str) -> Result<Self, CgroupError> {
-        let hierarchies = Hierarchies::detect()?;
-        let path = unique();
-        let resources: LinuxResources = serde_json::from_str(resources).unwrap();
-        let group = Cgroup::create(&hierarchies, &path, Some(&resources))?;
-        Ok(Self { hierarchies, path, group })
-    }
-
-    fn update(&self, resources: &str) -> Result<(), CgroupError> {
-        self.group.update(&serde_json::from_str(resources).unwrap())
-    }
-
-    /// Starts a command in the group, in the way the launcher does: born into the cgroup2 directory, then
-    /// writing "0" to each v1 `tasks` file.
-    fn start(&self, command: &str) -> Child {
-        const SCRIPT: &str = r#"
-            my ($into, $command, @tasks) = @ARGV;
-            my ($flags, $fd) = (0, 0);
-            if ($into) { opendir(DIR, $into) or die "opendir: $!"; ($flags, $fd) = (0x200000000, fileno(DIR)); }
-            my $arguments = pack("Q11", $flags, 0, 0, 0, 17, 0, 0, 0, 0, 0, $fd);
-            my $pid = syscall(435, $arguments, 88);
-            die "clone3: $!" if $pid < 0;
-            if ($pid == 0) {
-                for (@tasks) { open(F, ">", $_) or die "$_: $!"; syswrite(F, "0") or die "$_: $!"; close(F); }
-                exec("/bin/sh", "-c", $command);
-            }
-            waitpid($pid, 0);
-            exit(($? & 127) ? 128 + ($? & 127) : $? >> 8);
-        "#;
-        let placement = self.group.placement().unwrap();
-        let path = |fd: &dyn AsRawFd| format!("/proc/{}/fd/{}", id(), fd.as_raw_fd());
-        let child = Command::new("perl")
-            .args(["-e", SCRIPT, &placement.into.as_ref().map_or(String::new(), |fd| path(fd))])
-            .arg(format!("echo started; {command}"))
-            .args(placement.tasks.iter().map(|fd| path(fd)))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut child = child;
-        // The descriptors must stay open until the child has used them.
-        let mut line = [0; 8];
-        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap_or_else(|_| {
-            let mut errors = String::new();
-            std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut errors).unwrap();
-            panic!("not placed: {errors}");
-        });
-        child
-    }
-
-    fn run(&self, command: &str) -> Output {
-        self.start(command).wait_with_output().unwrap()
-    }
-
-    /// A file of the group, in the hierarchy of a controller.
-    fn file(&self, controller: &str, file: &str) -> String {
-        let path = Path::new("/sys/fs/cgroup").join(controller).join(self.path.as_path()).join(file);
-        fs::read_to_string(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-            .trim()
-            .to_owned()
-    }
-
-    fn wait_until_empty(&self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while self.group.populated().unwrap() {
-            assert!(Instant::now() < deadline, "processes left: {:?}", self.group.pids());
-            match self.group.events() {
-                Some(events) => {
-                    poll(&mut [PollFd::new(events, PollFlags::POLLPRI)], 1000_u16).unwrap();
-                }
-                None => std::thread::sleep(Duration::from_millis(2)),
-            }
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = self.group.thaw();
-        for _ in 0..500 {
-            let _ = self.group.kill();
-            if self.group.delete().is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(4));
-        }
-        eprintln!("{} could not be removed", self.path);
-    }
-}
-
-fn unique() -> CgroupPath {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("berth-test-{}-{}", id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    CgroupPath::parse(Some(&Path::new("/").join(name)), "unused").unwrap()
-}
-
-/// Whether the machine has the v1 controller, as a hybrid one does.
-fn has_v1(controller: &str) -> bool {
-    Path::new("/sys/fs/cgroup").join(controller).join("tasks").exists()
-}
+use self::group::{Group, has_v1, unique};
 
 /// Runs one of the ignored tests below in a mount namespace prepared by `mounts`.
 fn in_view(mounts: &str, test: &str) {
@@ -441,26 +330,6 @@ fn the_pids_limit_stops_forks() {
 }
 
 #[test]
-fn the_memory_limit_kills_and_says_so() {
-    if !has_v1("memory") {
-        return;
-    }
-    let group = Group::new(r#"{"memory": {"limit": 16777216, "swap": 16777216}}"#);
-    let mut events = group.group.oom_events().unwrap().unwrap();
-    let interest = if events.is_priority() { PollFlags::POLLPRI } else { PollFlags::POLLIN };
-    assert_eq!(poll(&mut [PollFd::new(events.as_fd(), interest)], 0_u8), Ok(0));
-    assert_eq!(group.run("true").status.code(), Some(0));
-    let output = group.run(r#"exec perl -e 'my $x = "a" x (64 << 20); print length $x'"#);
-    assert_eq!(output.status.code(), Some(137), "{output:?}");
-    assert_eq!(poll(&mut [PollFd::new(events.as_fd(), interest)], 5000_u16), Ok(1));
-    assert_eq!(events.take().unwrap(), 1);
-    assert_eq!(events.take().unwrap(), 0);
-    let memory = group.group.stats().unwrap().memory.unwrap();
-    assert_eq!(memory.memory.limit, 16_777_216);
-    assert!(memory.memory.max_usage > 8 << 20, "{memory:?}");
-}
-
-#[test]
 fn stats_count_what_was_used() {
     let group = Group::new("{}");
     let before = group.group.stats().unwrap();
@@ -471,6 +340,8 @@ fn stats_count_what_was_used() {
     assert!(cpu.user > 0, "{cpu:?}");
     if has_v1("cpuacct") {
         assert_eq!(cpu.per_cpu.iter().sum::<u64>(), cpu.usage);
+        assert_eq!(cpu.per_cpu_user.iter().sum::<u64>(), cpu.user);
+        assert_eq!(cpu.per_cpu_system.len(), cpu.per_cpu.len());
         assert!(after.memory.unwrap().detail.contains_key("total_rss"));
     }
 }

@@ -6,6 +6,8 @@
 //!    |<------------- CONSOLE + fd -|   only with a terminal: the master of its pty
 //!    |<------------- READY --------|   init only: everything but execve is done
 //!    |-- START ------------------->|   init only
+//!    |<----------- LISTENER + n ---|   only with a seccomp agent: the listener is its descriptor n
+//!    |-- TAKEN ------------------->|
 //!    |<------------- FAILED -------|   at any point: step, path, errno; the child exits
 //!    |<------------- end of file --|   execve succeeded (the socket is close-on-exec), or the child died
 //! ```
@@ -30,6 +32,8 @@ const CONSOLE: u8 = b'C';
 const READY: u8 = b'R';
 const FAILED: u8 = b'F';
 const START: u8 = b'S';
+const LISTENER: u8 = b'L';
+const TAKEN: u8 = b'T';
 
 /// The longest record: a FAILED with a path of PATH_MAX and a step of a line or two.
 const MAX_RECORD: usize = 8 * 1024;
@@ -41,6 +45,9 @@ pub enum Report {
     Console(OwnedFd),
     /// The container is created and waits for [`start`].
     Ready,
+    /// The child's seccomp filter is in force, and its listener is the child's descriptor of this number. The
+    /// child waits for [`listener_taken`].
+    Listener(i32),
     /// A step failed; the child is gone or about to be.
     Failed(StepError),
 }
@@ -77,6 +84,10 @@ pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
     match (bytes.split_first(), record.fds.pop()) {
         (Some((&CONSOLE, [])), Some(master)) => Ok(Some(Report::Console(master))),
         (Some((&READY, [])), _) => Ok(Some(Report::Ready)),
+        (Some((&LISTENER, number)), _) => {
+            let number = number.try_into().map_err(|_| malformed())?;
+            Ok(Some(Report::Listener(i32::from_ne_bytes(number))))
+        }
         (Some((&FAILED, rest)), _) => Ok(Some(Report::Failed(decode(rest).ok_or_else(malformed)?))),
         _ => Err(malformed()),
     }
@@ -85,6 +96,20 @@ pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
 /// Lets a created container run its program.
 pub fn start(maker: BorrowedFd<'_>) -> io::Result<()> {
     scm::send(maker, &[START], &[]).map(drop)
+}
+
+/// Lets a process go on whose listener is with the agent.
+pub fn listener_taken(maker: BorrowedFd<'_>) -> io::Result<()> {
+    scm::send(maker, &[TAKEN], &[]).map(drop)
+}
+
+/// The child's side: offers the listener and waits until it was taken. `false` is the end of file.
+pub(crate) fn offer_listener(child: &mut File, listener: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut record = vec![LISTENER];
+    record.extend_from_slice(&listener.as_raw_fd().to_ne_bytes());
+    child.write_all(&record)?;
+    let mut answer = [0; 1];
+    Ok(child.read(&mut answer)? == 1 && answer == [TAKEN])
 }
 
 /// The child's side: hands the master of its terminal over.
@@ -182,7 +207,7 @@ mod tests {
     #[test]
     fn malformed_records_are_errors() {
         let (maker, child) = pair().unwrap();
-        for record in [&b"X"[..], b"C", b"F", b"F\0\0\0\0\xff\xff", b"RR", b"S"] {
+        for record in [&b"X"[..], b"C", b"F", b"F\0\0\0\0\xff\xff", b"RR", b"S", b"L", b"L\0\0\0\0\0"] {
             scm::send(child.as_fd(), record, &[]).unwrap();
             assert_eq!(receive(maker.as_fd()).unwrap_err().kind(), io::ErrorKind::InvalidData, "{record:?}");
         }

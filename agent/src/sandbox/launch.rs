@@ -172,6 +172,11 @@ impl Core {
                 None => return Ok(None),
                 Some(Report::Ready) => return Ok(Some(())),
                 Some(Report::Failed(step)) => return Err(Error::Step(step)),
+                // The wire has no listenerPath, without which no profile that notifies compiles.
+                Some(Report::Listener(_)) => {
+                    let text = "seccomp notifications have nobody to go to in a sandbox";
+                    return Err(Error::Invalid(text.to_owned()));
+                }
                 Some(Report::Console(master)) => {
                     self.hold(process, Held::Console, &master)?;
                     self.serve_terminal(container, process, master, std::mem::take(&mut sockets)).map_err(

@@ -1,11 +1,13 @@
 //! Limits, ids and privileges, in the only order in which each step still may do what it does.
 
+use std::{fs::File, os::fd::AsFd as _};
+
 use nix::sys::prctl;
 
 use super::{proc::Proc, step::At};
 use crate::{
     plan::Process,
-    sync::StepError,
+    sync::{self, StepError},
     sys::{
         caps::{self, Sets},
         identity::{setgid, setgroups, setuid},
@@ -52,11 +54,19 @@ pub(super) fn assume(process: &Process) -> Result<(), StepError> {
 
 /// Installs the seccomp filter. Without no_new_privileges that takes CAP_SYS_ADMIN, which is held until here
 /// and dropped under the filter already; with it, nothing but execve is left to do.
-pub(super) fn confine(process: &Process) -> Result<(), StepError> {
+///
+/// A listener is handed over first of all: whatever comes after it may be a call that the agent decides.
+pub(super) fn confine(process: &Process, maker: &mut File) -> Result<(), StepError> {
     let Some(filter) = &process.seccomp else {
         return Ok(());
     };
-    seccomp::install(&filter.program, filter.flags).at("install the seccomp filter", "")?;
+    let listener = seccomp::install(&filter.program, filter.flags).at("install the seccomp filter", "")?;
+    if let Some(listener) = listener
+        && !sync::offer_listener(maker, listener.as_fd()).at("hand over the seccomp listener", "")?
+    {
+        // The maker has given the process up, and knows that.
+        sys_process::exit_now(super::FAILED);
+    }
     if filters_with_privilege(process) { reduce(process) } else { Ok(()) }
 }
 

@@ -91,7 +91,7 @@ fn walk(
         // The maker has given the container up, and knows that.
         sys_process::exit_now(FAILED);
     }
-    identity::confine(&plan.process)?;
+    identity::confine(&plan.process, sync)?;
     program.execute()
 }
 

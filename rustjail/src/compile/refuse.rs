@@ -24,7 +24,6 @@ pub(super) fn spec(spec: &Spec) -> Result<(), CompileError> {
     }
     let Some(linux) = spec.linux() else { return Ok(()) };
     let personality_flags = linux.personality().as_ref().and_then(|p| p.flags().as_ref());
-    let notify = linux.seccomp().as_ref();
     for (asked, field) in [
         (linux.intel_rdt().is_some(), "linux.intelRdt"),
         (linux.memory_policy().is_some(), "linux.memoryPolicy"),
@@ -32,7 +31,6 @@ pub(super) fn spec(spec: &Spec) -> Result<(), CompileError> {
         (linux.net_devices().as_ref().is_some_and(|list| !list.is_empty()), "linux.netDevices"),
         (is_set(linux.mount_label()), "linux.mountLabel"),
         (personality_flags.is_some_and(|flags| !flags.is_empty()), "linux.personality.flags"),
-        (notify.is_some_and(|seccomp| seccomp.listener_path().is_some()), "linux.seccomp.listenerPath"),
     ] {
         when(asked, || field.to_owned())?;
     }

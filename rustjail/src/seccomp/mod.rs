@@ -16,6 +16,7 @@ mod arch;
 mod cache;
 mod checks;
 mod dispatch;
+pub mod notify;
 mod profile;
 mod program;
 mod table;
@@ -35,6 +36,13 @@ pub struct Filter {
     pub program: Vec<[u8; 8]>,
     /// SECCOMP_FILTER_FLAG_*.
     pub flags: u32,
+}
+
+impl Filter {
+    /// Whether some calls are decided by an agent, to which the filter's listener has to be handed.
+    pub fn notifies(&self) -> bool {
+        self.flags & profile::NEW_LISTENER != 0
+    }
 }
 
 /// What is wrong with a profile.
@@ -58,6 +66,9 @@ pub enum SeccompError {
         /// What stands against it.
         why: &'static str,
     },
+    /// Calls that wait for an answer nobody could give.
+    #[error("the seccomp profile has actions SCMP_ACT_NOTIFY, but no listenerPath to send them to")]
+    NoListener,
     /// The spec wants this refused.
     #[error("seccomp action {action} returns no errno, so errnoRet must be left out")]
     NoErrno {

@@ -21,6 +21,10 @@ pub(super) const RET_ERRNO: u32 = 0x0005_0000;
 /// SECCOMP_RET_KILL_THREAD, what libseccomp answers to a foreign architecture.
 pub(super) const RET_KILL_THREAD: u32 = 0;
 const RET_DATA: u32 = 0xffff;
+/// SECCOMP_RET_USER_NOTIF.
+pub(super) const RET_USER_NOTIF: u32 = 0x7fc0_0000;
+/// SECCOMP_FILTER_FLAG_NEW_LISTENER.
+pub(super) const NEW_LISTENER: u32 = 1 << 3;
 /// The largest errno a system call can return (MAX_ERRNO).
 const MAX_ERRNO: u32 = 4095;
 /// Names times alternatives, summed over the entries: a bound on what one profile can cost to compile.
@@ -72,9 +76,14 @@ impl<'a> Profile<'a> {
             }
         }
         rules.sort_by_key(|rule| precedence(rule.action));
+        let default = return_value(profile.default_action(), profile.default_errno_ret())?;
+        let notifies = notifies(profile, default)?;
+        let flags = profile.flags().iter().flatten();
         Ok(Self {
-            default: return_value(profile.default_action(), profile.default_errno_ret())?,
-            flags: profile.flags().iter().flatten().map(|flag| flag_bit(*flag)).fold(0, |all, bit| all | bit),
+            default,
+            flags: flags
+                .map(|flag| flag_bits(*flag, notifies))
+                .fold(listener_bit(notifies), |all, bit| all | bit),
             architectures: profile.architectures().as_deref().unwrap_or_default(),
             rules,
         })
@@ -91,13 +100,6 @@ fn return_value(action: Action, errno: Option<u32>) -> Result<u32, SeccompError>
     let limit = match action {
         Action::ScmpActErrno => MAX_ERRNO,
         Action::ScmpActTrace => RET_DATA,
-        Action::ScmpActNotify => {
-            return Err(SeccompError::Unsupported {
-                what: "action",
-                name: action.to_string(),
-                why: "no seccomp agent can be reached from inside the sandbox",
-            });
-        }
         _ if errno.is_some() => {
             return Err(SeccompError::NoErrno { action: action.to_string() });
         }
@@ -110,11 +112,42 @@ fn return_value(action: Action, errno: Option<u32>) -> Result<u32, SeccompError>
     }
 }
 
-fn flag_bit(flag: Flag) -> u32 {
+/// Whether some calls are decided by an agent. The runtime itself makes calls under the filter before that
+/// agent can answer, which these rules leave possible.
+fn notifies(profile: &LinuxSeccomp, default: u32) -> Result<bool, SeccompError> {
+    let unsupported = |what, name: &str, why| SeccompError::Unsupported { what, name: name.to_owned(), why };
+    if default == RET_USER_NOTIF {
+        let why =
+            "the call that hands the listener over would wait for the listener: name the calls to notify of";
+        return Err(unsupported("default action", "SCMP_ACT_NOTIFY", why));
+    }
+    let mut notifies = false;
+    for entry in profile.syscalls().iter().flatten().filter(|entry| entry.action() == Action::ScmpActNotify) {
+        if entry.names().iter().any(|name| name == "write") {
+            let why = "the runtime hands the listener over by it: leave it to another action";
+            return Err(unsupported("action SCMP_ACT_NOTIFY for", "write", why));
+        }
+        notifies = true;
+    }
+    if notifies && profile.listener_path().is_none() {
+        return Err(SeccompError::NoListener);
+    }
+    Ok(notifies)
+}
+
+fn listener_bit(notifies: bool) -> u32 {
+    if notifies { NEW_LISTENER } else { 0 }
+}
+
+fn flag_bits(flag: Flag, notifies: bool) -> u32 {
     match flag {
+        // With a listener the call already answers a descriptor, so that a thread which cannot follow has to
+        // be told by ESRCH (SECCOMP_FILTER_FLAG_TSYNC_ESRCH) instead of by its id.
+        Flag::SeccompFilterFlagTsync if notifies => 1 | 1 << 4,
         Flag::SeccompFilterFlagTsync => 1,
         Flag::SeccompFilterFlagLog => 1 << 1,
         Flag::SeccompFilterFlagSpecAllow => 1 << 2,
+        Flag::SeccompFilterFlagWaitKillableRecv if notifies => 1 << 5,
         // How a notification is waited for: without a listener there is none, and the kernel answers EINVAL.
         Flag::SeccompFilterFlagWaitKillableRecv => 0,
     }

@@ -22,6 +22,13 @@ pub fn open(pid: i32) -> io::Result<OwnedFd> {
     super::owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, flags) })
 }
 
+/// A copy of the descriptor `number` of `process`, which the caller must be allowed to trace.
+pub fn take_fd(process: BorrowedFd<'_>, number: i32) -> io::Result<OwnedFd> {
+    let flags: libc::c_uint = 0;
+    // SAFETY: takes integers only.
+    super::owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, flags) })
+}
+
 /// Sends `signal`; 0 only asks whether one could be sent.
 pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let flags: libc::c_uint = 0;

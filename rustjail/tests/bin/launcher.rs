@@ -14,10 +14,11 @@ use std::{
     process::ExitCode,
 };
 
-use oci_spec::runtime::{Process, Spec};
+use oci_spec::runtime::{ContainerState, Process, Spec, StateBuilder};
 use rustjail::{
     compile::{self, ContainerRequest, ExecRequest, Stdio},
     launch::{Launch, Parent, Spawned, spawn},
+    seccomp::notify,
     sync::{self, Report},
     sys::pidfd::{self, Exit},
 };
@@ -50,7 +51,7 @@ fn run(arguments: &[String]) -> Result<u8> {
         placement: None,
         sync: child,
     })?;
-    let init = Running::new(launch, maker, true)?;
+    let init = Running::new(&spec, launch, maker, true)?;
     if processes.is_empty() {
         return init.wait();
     }
@@ -68,7 +69,7 @@ fn run(arguments: &[String]) -> Result<u8> {
         });
         code = launch
             .map_err(Into::into)
-            .and_then(|launch| Running::new(launch, maker, false)?.wait())
+            .and_then(|launch| Running::new(&spec, launch, maker, false)?.wait())
             .inspect_err(|_| init.kill())?;
     }
     init.kill();
@@ -88,18 +89,19 @@ fn stdio(terminal: bool) -> Result<Stdio> {
     })
 }
 
-struct Running {
+struct Running<'a> {
+    spec: &'a Spec,
     spawned: Spawned,
     master: Option<OwnedFd>,
 }
 
-impl Running {
+impl<'a> Running<'a> {
     /// Spawns the process and brings it to its program.
-    fn new(launch: Launch, maker: OwnedFd, gated: bool) -> Result<Self> {
+    fn new(spec: &'a Spec, launch: Launch, maker: OwnedFd, gated: bool) -> Result<Self> {
         let fds: Vec<BorrowedFd<'_>> = launch.fds.iter().map(AsFd::as_fd).collect();
         let spawned = spawn(&launch.plan, &fds, Parent::Caller)?;
         drop(launch);
-        let mut running = Self { spawned, master: None };
+        let mut running = Self { spec, spawned, master: None };
         // These tests have nothing else to do meanwhile.
         nix::fcntl::fcntl(&maker, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()))?;
         let mut ready = false;
@@ -109,6 +111,10 @@ impl Running {
                 Some(Report::Ready) => {
                     ready = true;
                     sync::start(maker.as_fd())?;
+                }
+                Some(Report::Listener(number)) => {
+                    running.hand_over(number)?;
+                    sync::listener_taken(maker.as_fd())?;
                 }
                 Some(Report::Failed(error)) => {
                     let _ = running.wait();
@@ -120,6 +126,23 @@ impl Running {
                 None => return Err("the child died before it was ready".into()),
             }
         }
+    }
+
+    /// Gives the process's listener to the agent that the configuration names.
+    fn hand_over(&self, number: i32) -> Result<()> {
+        let listener = pidfd::take_fd(self.spawned.pidfd.as_fd(), number)?;
+        let seccomp = self.spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
+        let seccomp = seccomp.ok_or("a listener without a profile")?;
+        let path = seccomp.listener_path().as_deref().ok_or("a listener without a path")?;
+        let state = StateBuilder::default()
+            .version("1.0.2")
+            .id("test")
+            .status(ContainerState::Creating)
+            .pid(self.spawned.pid)
+            .bundle("/")
+            .build()?;
+        let metadata = seccomp.listener_metadata().as_deref();
+        Ok(notify::hand_over(path, metadata, self.spawned.pid, state, listener.as_fd())?)
     }
 
     fn kill(&self) {

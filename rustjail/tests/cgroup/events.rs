@@ -97,7 +97,7 @@ fn pressure_is_told() {
     assert_eq!(poll(&mut [PollFd::new(trigger.as_fd(), PollFlags::POLLPRI)], 20_000_u16), Ok(1));
     assert!(group.group.stats().unwrap().cpu.unwrap().pressure.unwrap().some.total > 0);
     group.group.kill().unwrap();
-    children.into_iter().for_each(|mut child| drop(child.wait().unwrap()));
+    children.into_iter().for_each(|mut child| assert_eq!(child.wait().unwrap().code(), Some(137)));
 }
 
 #[test]

@@ -126,6 +126,29 @@ fn a_profile_cannot_multiply_itself() {
 }
 
 #[test]
+fn a_listener_needs_somewhere_to_go_and_brings_its_flags() {
+    let profile = |flags: serde_json::Value, action: &str| {
+        json!({
+            "defaultAction": "SCMP_ACT_ALLOW", "flags": flags, "listenerPath": "/run/agent",
+            "syscalls": [{"names": ["mkdir"], "action": action}],
+        })
+    };
+    let flags = json!([
+        "SECCOMP_FILTER_FLAG_TSYNC",
+        "SECCOMP_FILTER_FLAG_LOG",
+        "SECCOMP_FILTER_FLAG_SPEC_ALLOW",
+        "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV",
+    ]);
+    let of = |flags, action| x86_64(profile(flags, action)).unwrap();
+    assert_eq!(of(json!([]), "SCMP_ACT_NOTIFY").flags, 0b00_1000);
+    assert_eq!(of(flags.clone(), "SCMP_ACT_NOTIFY").flags, 0b11_1111);
+    assert_eq!(of(flags, "SCMP_ACT_KILL").flags, 0b00_0111);
+    assert!(of(json!([]), "SCMP_ACT_NOTIFY").notifies() && !of(json!([]), "SCMP_ACT_KILL").notifies());
+    let error = x86_64(json!({"defaultAction": "SCMP_ACT_NOTIFY", "listenerPath": "/x"})).unwrap_err();
+    assert!(error.to_string().contains("default action SCMP_ACT_NOTIFY"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let with = |entry: serde_json::Value| {
         x86_64(json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [entry]})).unwrap_err().to_string()
@@ -134,7 +157,8 @@ fn what_is_wrong_is_named() {
         with(json!({"names": ["frobnicate"], "action": "SCMP_ACT_ERRNO"})),
         "unknown seccomp syscall: \"frobnicate\""
     );
-    assert!(with(json!({"names": ["read"], "action": "SCMP_ACT_NOTIFY"})).contains("SCMP_ACT_NOTIFY"));
+    assert!(with(json!({"names": ["read"], "action": "SCMP_ACT_NOTIFY"})).contains("no listenerPath"));
+    assert!(with(json!({"names": ["mkdir", "write"], "action": "SCMP_ACT_NOTIFY"})).contains("write"));
     assert!(
         with(json!({"names": ["read"], "action": "SCMP_ACT_KILL", "errnoRet": 1})).contains("SCMP_ACT_KILL ")
     );

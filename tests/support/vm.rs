@@ -26,8 +26,12 @@ pub struct Vm {
 impl Vm {
     /// Boots the image of `make image` with further kernel arguments and waits until its agent is ready.
     pub async fn boot(append: &[&str]) -> Self {
+        Self::boot_with(append, &Rootfs::busybox()).await
+    }
+
+    /// The same with a root file system of the caller's.
+    pub async fn boot_with(append: &[&str], rootfs: &Rootfs) -> Self {
         let dir = WorkDir::new().expect("a directory for the VM");
-        let rootfs = Rootfs::busybox();
         let initrd = image::locate(None, "initrd.cpio", "initrd").expect("an initrd");
         let machine = Machine {
             kernel: image::locate(None, "vmlinux", "kernel").expect("a kernel"),

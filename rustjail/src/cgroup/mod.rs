@@ -33,6 +33,7 @@ mod path;
 mod placement;
 mod pressure;
 mod stats;
+pub mod systemd;
 mod wait;
 mod walk;
 
@@ -149,6 +150,21 @@ impl Cgroup {
         if made.len() < hierarchies.all().count() && group.populated()? {
             return Err(CgroupError::Occupied { path: path.as_path().to_owned() });
         }
+        Ok(group)
+    }
+
+    /// The group `path`, which systemd made for a unit: makes it in the hierarchies systemd does not
+    /// manage, and writes the limits and device rules systemd has no properties for along with the others.
+    pub fn adopt(
+        hierarchies: &Hierarchies,
+        path: &CgroupPath,
+        resources: Option<&LinuxResources>,
+    ) -> Result<Self, CgroupError> {
+        for hierarchy in hierarchies.all() {
+            parents::make(&hierarchy.root, path.as_path())?;
+        }
+        let group = Self::open(hierarchies, path)?;
+        limits::create(&group, resources)?;
         Ok(group)
     }
 

@@ -90,7 +90,7 @@ fn weight(dir: &Dir, cpu: &LinuxCpu, file: &str, convert: fn(u64) -> u64) -> Res
 /// v1 shares (2 to 262144, default 1024) as v2 weight (1 to 10000, default 100), by the curve on which runc
 /// and crun agreed in 2025: a parabola in the logarithms through the two ends and the default. The earlier
 /// straight line turned the default of 1024 into 39.
-fn shares_to_weight(shares: u64) -> u64 {
+pub(in super::super) fn shares_to_weight(shares: u64) -> u64 {
     // As powers of two and of ten, the ends are (1, 0), (18, 4) and the default is (10, 2).
     let log = (shares.clamp(2, 262_144) as f64).log2();
     let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;

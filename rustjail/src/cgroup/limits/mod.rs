@@ -19,7 +19,7 @@ mod unified;
 
 use oci_spec::runtime::LinuxResources;
 
-pub(super) use self::enable::enable_controllers;
+pub(super) use self::{cpu::shares_to_weight, enable::enable_controllers};
 use super::{Cgroup, CgroupError, Controller, devices, dir::Dir};
 
 /// Writes the limits of a new group, and the device rules it is born with.

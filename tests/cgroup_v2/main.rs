@@ -1,0 +1,59 @@
+//! Control groups on a machine that has cgroup2 alone, with every controller: a VM, in which this very program
+//! runs its `guest` tests in a container that owns its part of the tree. That the groups are below a
+//! container's own is part of what is tested: delegation to a container is the same thing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod guest;
+
+use std::{fs, process::Command};
+
+use berth::{Rootfs, Vm};
+use berth_protocols::oci;
+
+/// How many tests there are in [`guest`].
+const TESTS: usize = 9;
+
+#[tokio::test]
+async fn every_setting_holds() {
+    let rootfs = Rootfs::busybox();
+    let program = rootfs.path().join("bin/cgroup_v2");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // Line tables are most of it, and the guest's memory is small.
+    assert!(Command::new("strip").arg(&program).status().expect("strip (package binutils)").success());
+
+    let vm = Vm::boot_with(&[], &rootfs).await;
+    let guest = vm.client().await;
+    guest.create_sandbox("berth-cgroups").await.unwrap();
+    let mut container = vm.shell("c1", "exec cgroup_v2 guest:: --ignored --test-threads=1 --nocapture 2>&1");
+    own_the_tree(&mut container);
+    guest.create(&container).await.unwrap();
+    guest.start("c1").await.unwrap();
+    let output = guest.read_until("c1", "", "test result").await;
+    println!("{output}");
+    assert!(output.contains(&format!("running {TESTS} tests")));
+    assert_eq!(guest.wait("c1", "").await.unwrap(), 0);
+    guest.remove("c1").await.unwrap();
+}
+
+/// Its own cgroup namespace, that part of the tree writable, every device and every capability.
+fn own_the_tree(container: &mut berth::Container) {
+    container.linux().Namespaces.push(oci::LinuxNamespace { Type: "cgroup".into(), ..Default::default() });
+    container.linux().ReadonlyPaths.clear();
+    let any =
+        oci::LinuxDeviceCgroup { Allow: true, Access: "rwm".into(), Type: "a".into(), ..Default::default() };
+    container.linux().Resources.mut_or_insert_default().Devices.push(any);
+    container.spec().Mounts.push(oci::Mount {
+        destination: "/sys/fs/cgroup".into(),
+        source: "cgroup".into(),
+        type_: "cgroup".into(),
+        options: vec!["rw".into()],
+        ..Default::default()
+    });
+    let more =
+        ["CAP_SYS_ADMIN", "CAP_SYS_RESOURCE", "CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON", "CAP_DAC_OVERRIDE"];
+    let capabilities = container.process().Capabilities.mut_or_insert_default();
+    for set in [&mut capabilities.Bounding, &mut capabilities.Effective, &mut capabilities.Permitted] {
+        set.extend(more.map(String::from));
+    }
+}

@@ -10,6 +10,7 @@ use std::{fs, process::Command};
 
 use berth::{Rootfs, Vm};
 use berth_protocols::oci;
+use berthctl::vmm::image;
 
 /// How many tests there are in [`guest`].
 const TESTS: usize = 9;
@@ -21,6 +22,11 @@ async fn every_setting_holds() {
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     // Line tables are most of it, and the guest's memory is small.
     assert!(Command::new("strip").arg(&program).status().expect("strip (package binutils)").success());
+
+    // A block device whose rates can be limited.
+    let kernel = fs::read_to_string(image::directory().join("kernel-version")).expect("an image");
+    let module = format!("modules/lib/modules/{}/kernel/drivers/block/loop.ko", kernel.trim());
+    fs::copy(image::directory().join(module), rootfs.path().join("loop.ko")).expect("the loop module");
 
     let vm = Vm::boot_with(&[], &rootfs).await;
     let guest = vm.client().await;
@@ -50,8 +56,15 @@ fn own_the_tree(container: &mut berth::Container) {
         options: vec!["rw".into()],
         ..Default::default()
     });
-    let more =
-        ["CAP_SYS_ADMIN", "CAP_SYS_RESOURCE", "CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON", "CAP_DAC_OVERRIDE"];
+    let more = [
+        "CAP_SYS_MODULE",
+        "CAP_SYS_ADMIN",
+        "CAP_SYS_RESOURCE",
+        "CAP_BPF",
+        "CAP_NET_ADMIN",
+        "CAP_PERFMON",
+        "CAP_DAC_OVERRIDE",
+    ];
     let capabilities = container.process().Capabilities.mut_or_insert_default();
     for set in [&mut capabilities.Bounding, &mut capabilities.Effective, &mut capabilities.Permitted] {
         set.extend(more.map(String::from));

@@ -21,6 +21,7 @@ PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_IMAGE_DIR=$(IMAGE)
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
 BENCH_PACKAGES := crun runc
+TEST_PACKAGES  := dbus-daemon perl-base python3 systemd
 VSOCK_DAEMON   := vhost-device-vsock@0.3.0
 
 # What `make run` shows: that this is a container, and whose kernel it is on.
@@ -44,7 +45,7 @@ help: ## list what can be made
 
 .PHONY: setup
 setup: ## install what building and booting need (Debian packages, the vsock daemon)
-	$(call install,$(VM_PACKAGES))
+	$(call install,$(VM_PACKAGES) $(TEST_PACKAGES))
 	@command -v vhost-device-vsock >/dev/null || (cd / && cargo install --locked $(VSOCK_DAEMON))
 
 .PHONY: build

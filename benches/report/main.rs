@@ -11,6 +11,7 @@
 mod launch;
 mod rpc;
 mod sample;
+mod seccomp;
 mod server;
 mod size;
 mod stdio;
@@ -53,6 +54,9 @@ fn measure() {
     }
     if wanted("launch") {
         launch::measure(&mut table, &mut agent, peer.as_mut());
+    }
+    if wanted("seccomp") {
+        seccomp::measure(&mut table);
     }
     if wanted("stdio") {
         stdio::measure(&mut table, &mut agent);

@@ -22,7 +22,8 @@ const ROUNDS: usize = 200;
 pub fn measure(table: &mut Table) {
     let profile = profiles::typical(&["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]);
     let filter = compile(&profile).expect("a profile that compiles");
-    let compiled = interleave(ROUNDS, Duration::ZERO, &mut [&mut || drop(black_box(compile(black_box(&profile))))]);
+    let compiled =
+        interleave(ROUNDS, Duration::ZERO, &mut [&mut || drop(black_box(compile(black_box(&profile))))]);
     let loaded: Samples = (0..ROUNDS).fold(Samples::default(), |mut samples, _| {
         samples.push(load(&filter));
         samples

@@ -50,10 +50,14 @@ impl Group {
             .to_owned()
     }
 
+    /// A shell that is in the group when this returns.
     fn start(&self, script: &str) -> Child {
-        let enter = format!("echo 0 > {}/cgroup.procs && exec sh -c \"$0\"", self.dir.display());
+        let enter = format!("echo 0 > {}/cgroup.procs && echo in && exec sh -c \"$0\"", self.dir.display());
         let mut command = Command::new("sh");
-        command.args(["-c", &enter, script]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.args(["-c", &enter, script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
+        child
     }
 
     fn run(&self, script: &str) -> Output {

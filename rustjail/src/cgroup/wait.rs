@@ -43,11 +43,17 @@ impl Cgroup {
 
     /// Kills every process, waits for the last one and removes the group and those below it. A process that
     /// does not die within `limit` (it waits for a device that does not answer) leaves everything in place:
-    /// [`CgroupError::Busy`].
+    /// [`CgroupError::Busy`]. One that joins meanwhile is killed too.
     pub fn destroy(&self, limit: Duration) -> Result<(), CgroupError> {
-        self.kill()?;
-        self.wait_until_empty(limit)?;
-        self.delete()
+        let deadline = Instant::now() + limit;
+        loop {
+            self.kill()?;
+            let empty = self.wait_until_empty(deadline.saturating_duration_since(Instant::now()))?;
+            match self.delete() {
+                Err(CgroupError::Busy { .. }) if empty && Instant::now() < deadline => {}
+                done => return done,
+            }
+        }
     }
 }
 

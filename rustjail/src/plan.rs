@@ -47,6 +47,10 @@ pub struct Plan {
     pub gate: Gate,
     /// The child's end of the link to its maker.
     pub sync: Slot,
+    /// How many of the maker's descriptors from 3 on the program gets too.
+    pub preserved_fds: u32,
+    /// It stays in its maker's session keyring, whose keys it can then use.
+    pub keep_keyring: bool,
 }
 
 /// The namespaces of one process. A kind that is named nowhere is shared with the launching process.
@@ -103,6 +107,8 @@ pub struct Placement {
 pub enum Gate {
     /// The maker's START, after READY was reported.
     Start,
+    /// The START of whoever connects to this listening socket: the maker may be gone by then.
+    Connection(Slot),
     /// Nothing.
     Open,
 }

@@ -15,13 +15,19 @@
 //! START stays in the socket until the child is about to act on it: one that was killed before, and whose read
 //! the kernel completes all the same, leaves it there, and the maker is told of the unread record.
 //!
+//! Between READY and START the maker may vanish, if the plan says so: START then comes over a connection to a
+//! listening socket of the child, and so does what follows it.
+//!
 //! Each message is one SEQPACKET record: a tag byte, and for FAILED the errno, the length of the step, the
 //! step and the path. The maker trusts nothing of it: a record that is none of these is an error.
 
 use std::{
     fs::File,
     io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::net::UnixListener,
+    },
 };
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
@@ -117,12 +123,28 @@ pub(crate) fn report_console(child: BorrowedFd<'_>, master: OwnedFd) -> io::Resu
     scm::send(child, &[CONSOLE], &[master.as_fd()]).map(drop)
 }
 
-/// The child's side: says READY and waits for START. `false` is the end of file: nobody wants it any more.
+/// The child's side: everything but execve is done.
+pub(crate) fn report_ready(child: &mut File) -> io::Result<()> {
+    child.write_all(&[READY])
+}
+
+/// The child's side: waits for START. `false` is the end of file: nobody wants it any more.
 pub(crate) fn wait_for_start(child: &mut File) -> io::Result<bool> {
-    child.write_all(&[READY])?;
     let mut record = [0; 1];
     recv(child.as_raw_fd(), &mut record, MsgFlags::MSG_PEEK)?;
     Ok(child.read(&mut record)? == 1 && record == [START])
+}
+
+/// The child's side: waits for a connection that says START. One that ends without it was somebody's who
+/// looked, or who died.
+pub(crate) fn accept_start(listener: OwnedFd) -> io::Result<File> {
+    let listener = UnixListener::from(listener);
+    loop {
+        let mut connection = File::from(OwnedFd::from(listener.accept()?.0));
+        if matches!(wait_for_start(&mut connection), Ok(true)) {
+            return Ok(connection);
+        }
+    }
 }
 
 /// The child's side: tells why it is about to exit. Plain write(2), which a seccomp profile that is already
@@ -175,6 +197,7 @@ mod tests {
         assert!(matches!(receive(maker.as_fd()).unwrap(), Some(Report::Console(_))));
 
         start(maker.as_fd()).unwrap();
+        report_ready(&mut child).unwrap();
         assert!(wait_for_start(&mut child).unwrap());
         assert!(matches!(receive(maker.as_fd()).unwrap(), Some(Report::Ready)));
 

@@ -86,13 +86,38 @@ fn walk(
     drop(place);
 
     let program = program::find(&plan.process)?;
-    close_all_but(&[sync.as_fd()])?;
-    if plan.gate == Gate::Start && !sync::wait_for_start(sync).at("wait for the start", "")? {
-        // The maker has given the container up, and knows that.
-        sys_process::exit_now(FAILED);
-    }
+    wait_at_gate(plan, fds, sync)?;
     identity::confine(&plan.process, sync)?;
     program.execute()
+}
+
+/// Reports READY and waits until the program may run; `sync` becomes the link to whoever said so.
+fn wait_at_gate(plan: &Plan, fds: &[BorrowedFd<'_>], sync: &mut File) -> Result<(), StepError> {
+    const WAIT: &str = "wait for the start";
+    let listener = match plan.gate {
+        Gate::Connection(slot) => Some(slot.of(fds).at("find the start socket", "")?),
+        Gate::Start | Gate::Open => None,
+    };
+    let kept: Vec<_> = listener.into_iter().chain([sync.as_fd()]).collect();
+    close_all_but(plan.preserved_fds, &kept)?;
+    if plan.gate == Gate::Open {
+        return Ok(());
+    }
+    sync::report_ready(sync).at(WAIT, "")?;
+    match listener {
+        // The copy is closed with it, the slot's own by execve.
+        Some(listener) => {
+            let listener = listener.try_clone_to_owned().at(WAIT, "")?;
+            *sync = sync::accept_start(listener).at(WAIT, "")?;
+        }
+        // The end of file means that the maker has given the container up, and knows that.
+        None => {
+            if !sync::wait_for_start(sync).at(WAIT, "")? {
+                sys_process::exit_now(FAILED);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Gets rid of what the maker had open, and into the cgroup and the namespaces.
@@ -106,10 +131,12 @@ fn enter(
     let mut keep = fds.to_vec();
     keep.push(sync.as_fd());
     keep.extend(hold.as_ref().map(AsFd::as_fd));
-    close_all_but(&keep)?;
+    close_all_but(plan.preserved_fds, &keep)?;
     sys_process::reset_signals().at("reset the signals", "")?;
     nix::sys::stat::umask(nix::sys::stat::Mode::empty());
-    keyring::new_session().at("make a session keyring", "")?;
+    if !plan.keep_keyring {
+        keyring::new_session().at("make a session keyring", "")?;
+    }
 
     for tasks in &plan.placement.tasks {
         let tasks = tasks.of(fds).at("find a cgroup's tasks file", "")?;
@@ -187,11 +214,13 @@ fn become_root_of_user_namespace() -> Result<(), StepError> {
     crate::sys::identity::setuid(0).at("become user 0 of the user namespace", "")
 }
 
-/// Closes every descriptor above standard error that is not in `keep`.
-fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<(), StepError> {
-    let mut numbers: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd > 2).collect();
+/// Closes every descriptor above standard error, and the `preserved` ones after it, that is not in `keep`.
+fn close_all_but(preserved: u32, keep: &[BorrowedFd<'_>]) -> Result<(), StepError> {
+    let first = 3_u32.saturating_add(preserved);
+    let mut numbers: Vec<u32> =
+        keep.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd >= first).collect();
     numbers.sort_unstable();
-    let mut next = 3;
+    let mut next = first;
     for number in numbers {
         if number > next {
             close_range(next, number - 1).at("close the maker's descriptors", "")?;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     fcntl::OFlag,
     mount::{MntFlags, umount2},
     unistd,
@@ -74,7 +75,11 @@ pub(super) fn build(
     if root.readonly {
         mount::set_attributes(tree.0, READ_ONLY, false).at("make read-only", "/")?;
     }
-    switch(host, tree.0)?;
+    if root.no_pivot {
+        hide_host(&host, tree.0)?
+    } else {
+        switch(host, tree.0)?
+    }
     if let Some(propagation) = root.propagation {
         let attributes = Attributes { propagation: propagation.kind, ..Attributes::default() };
         mount::set_attributes(tree.0, attributes, propagation.recursive).at("set the propagation of", "/")?;
@@ -99,6 +104,22 @@ fn open_terminal(plan: &Plan, tree: Tree<'_>) -> Result<Option<Terminal>, StepEr
         Stdio::Terminal(size) => Terminal::open(tree, *size).map(Some),
         Stdio::Streams(_) => Ok(None),
     }
+}
+
+/// Leaves the host's tree where it is, beneath the mount that is `/` by now: every lookup of `/` ends in the
+/// latter. Its proc and sysfs go first, because the kernel lets a user namespace mount others like them.
+fn hide_host(host: &OwnedFd, tree: BorrowedFd<'_>) -> Result<(), StepError> {
+    unistd::fchdir(host).at("enter", "the old root")?;
+    for name in ["proc", "sys"] {
+        match umount2(name, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            // Not a mount.
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(errno) => return Err(errno).at("unmount the host's", name),
+        }
+    }
+    unistd::fchdir(tree).at("enter", "the root file system")?;
+    unistd::chroot(".").at("chroot to", "the root file system")?;
+    unistd::chdir("/").at("enter", "/")
 }
 
 /// Exchanges the host's tree for the container's and lets go of the former. `pivot_root(".", ".")` stacks

@@ -20,7 +20,8 @@ use crate::{
     cgroup,
     launch::Launch,
     plan::{
-        Gate, Join, MAX_SLOTS, MountKind, Namespaces, Placement, Plan, Root, Slot, Stdio as PlanStdio, slot,
+        Gate, Join, MAX_SLOTS, MountKind, Namespaces, Placement, Plan, Process as PlanProcess, Root, Slot,
+        Stdio as PlanStdio, slot,
     },
     sys::mount::clone_tree,
 };
@@ -38,6 +39,7 @@ mod sysctl;
 
 pub use error::CompileError;
 pub use namespaces::NamespaceKind;
+pub use options::mount_options;
 
 /// Where a process's standard streams go.
 #[derive(Debug)]
@@ -102,8 +104,7 @@ pub fn container(request: ContainerRequest<'_>) -> Result<Launch, CompileError> 
     let root = root(spec, request.bundle, &namespaces, console, &mut fds)?;
     let placement = place(request.placement, &mut fds);
     let sync = slot(&mut fds, request.sync);
-    let plan = Plan { namespaces, placement, root: Some(root), process, gate: Gate::Start, sync };
-    finish(plan, fds)
+    finish(plan(namespaces, placement, Some(root), process, sync), fds)
 }
 
 /// The launch of one more process in a container.
@@ -118,7 +119,19 @@ pub fn exec(request: ExecRequest<'_>) -> Result<Launch, CompileError> {
         Namespaces { joins: vec![join_init(spec, init)], pid: Some(init), ..Namespaces::default() };
     let placement = place(request.placement, &mut fds);
     let sync = slot(&mut fds, request.sync);
-    finish(Plan { namespaces, placement, root: None, process, gate: Gate::Open, sync }, fds)
+    finish(plan(namespaces, placement, None, process, sync), fds)
+}
+
+/// What the caller may still change is at its usual value.
+fn plan(
+    namespaces: Namespaces,
+    placement: Placement,
+    root: Option<Root>,
+    process: PlanProcess,
+    sync: Slot,
+) -> Plan {
+    let gate = if root.is_some() { Gate::Start } else { Gate::Open };
+    Plan { namespaces, placement, root, process, gate, sync, preserved_fds: 0, keep_keyring: false }
 }
 
 /// Entering a namespace one is in already changes nothing, so what the init was given besides its spec is
@@ -177,6 +190,7 @@ fn root(
         masked: paths::absolute_list("linux.maskedPaths", masked)?,
         readonly_paths: paths::absolute_list("linux.readonlyPaths", readonly_paths)?,
         readonly: requested.readonly().unwrap_or(false),
+        no_pivot: false,
         readonly_dev,
         propagation: propagation
             .map(|word| {

@@ -102,6 +102,11 @@ const TABLE: &[(&str, Word)] = &[
     ("dest-nofollow", Word::Refused("is an extension of other runtimes, which is not supported")),
 ];
 
+/// The words that say something about a mount, for whoever asks what can be said.
+pub fn mount_options() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().filter(|(_, word)| !matches!(word, Word::Refused(_))).map(|(name, _)| *name)
+}
+
 /// The meaning of a list of options.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Options {

@@ -29,6 +29,8 @@ pub struct Root {
     pub readonly_paths: Vec<PathBuf>,
     /// `/` itself is read-only.
     pub readonly: bool,
+    /// The host's tree is hidden beneath `/` and not let go of, for a `/` that pivot_root refuses to leave.
+    pub no_pivot: bool,
     /// `/dev` is made read-only once the devices are in it.
     pub readonly_dev: bool,
     /// What becomes of `/` when it is in place; `None` leaves it a slave of the tree it was copied from.

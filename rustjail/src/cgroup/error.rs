@@ -146,7 +146,7 @@ impl CgroupError {
     }
 
     /// The errno the kernel gave, if it was the kernel that refused.
-    pub(super) fn errno(&self) -> Option<i32> {
+    pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Io { source, .. } | Self::Write { source, .. } | Self::DeviceFilter { source, .. } => {
                 source.raw_os_error()

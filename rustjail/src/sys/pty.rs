@@ -32,6 +32,15 @@ pub fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result
     Ok(())
 }
 
+/// The size of a terminal in characters: rows and columns.
+pub fn size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ stores one winsize.
+    let result = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ as libc::Ioctl, &raw mut size) };
+    super::check(result.into())?;
+    Ok((size.ws_row, size.ws_col))
+}
+
 /// Makes `terminal` the controlling terminal of the caller, which leads a session that has none.
 pub fn set_controlling(terminal: BorrowedFd<'_>) -> io::Result<()> {
     let steal: libc::c_int = 0;

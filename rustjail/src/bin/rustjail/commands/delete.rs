@@ -1,0 +1,43 @@
+//! `delete`: removes what a container that has ended left; with `--force`, ends it before.
+
+use super::Command;
+use crate::{
+    arguments::{Arguments, Flag, switch},
+    cgroups,
+    context::Context,
+    create::destroy,
+    error::Error,
+    store::{Container, Status},
+};
+
+const FLAGS: &[Flag] = &[switch(&["force", "f"], "kill it first; it need not exist either")];
+
+pub const COMMAND: Command = Command {
+    name: "delete",
+    about: "remove a container that has ended",
+    usage: "<container-id>",
+    flags: &[FLAGS],
+    operands: (1, 1),
+    flags_end: usize::MAX,
+    failure: 1,
+    run,
+};
+
+fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
+    let force = arguments.has("force");
+    let container = match Container::open_locked(&context.root, arguments.id()) {
+        Err(Error::NotFound { .. }) if force => return Ok(0),
+        result => result?,
+    };
+    let Some(record) = container.record()? else {
+        // Its maker died before there was anything but the directory.
+        return container.remove().map(|()| 0);
+    };
+    let status = container.status(Some(&record))?;
+    if !force && matches!(status, Status::Running | Status::Paused) {
+        let problem = "cannot delete a container that is not stopped";
+        return Err(Error::State { problem, id: container.id, status });
+    }
+    let group = cgroups::open(&record)?;
+    destroy(container, &record, group).map(|()| 0)
+}

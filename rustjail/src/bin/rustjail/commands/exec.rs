@@ -1,0 +1,123 @@
+//! `exec`: runs one more process in a container.
+
+use std::{os::fd::AsFd, path::Path};
+
+use rustjail::{
+    cgroup::{Cgroup, Placement},
+    compile::{self, ExecRequest},
+};
+
+use super::Command;
+use crate::{
+    arguments::{Arguments, Flag, switch, value},
+    cgroups,
+    console::Console,
+    context::Context,
+    create::{self, Made, Prepared},
+    error::Error,
+    foreground, process, seal,
+    signals::Signals,
+    store::{Container, Record, Status},
+};
+
+/// Of this command; its process document has most of them as fields.
+pub const FLAGS: &[Flag] = &[
+    value(&["process", "p"], "file with a process document, in place of a command"),
+    value(&["cwd"], "working directory"),
+    value(&["env", "e"], "NAME=value, added to the environment"),
+    switch(&["tty", "t"], "give the process a terminal"),
+    value(&["user", "u"], "UID[:GID]"),
+    value(&["additional-gids", "g"], "one more group"),
+    switch(&["detach", "d"], "do not wait for the process"),
+    value(&["pid-file"], "file that the process id is written to"),
+    value(&["console-socket"], "socket that the master of the terminal is sent to"),
+    value(&["pidfd-socket"], "socket that a pidfd of the process is sent to"),
+    value(&["process-label"], "SELinux label"),
+    value(&["apparmor"], "AppArmor profile"),
+    switch(&["no-new-privs"], "execve gives the process no privilege"),
+    value(&["cap", "c"], "one more capability"),
+    value(&["preserve-fds"], "how many descriptors from 3 on the process gets too"),
+    value(&["cgroup"], "group below the container's own to run in"),
+    switch(&["ignore-paused"], "in a paused container, too: the process runs once that is resumed"),
+    switch(&["no-subreaper"], "taken and ignored: only the process is waited for"),
+];
+
+pub const COMMAND: Command = Command {
+    name: "exec",
+    about: "run a process in a running container",
+    usage: "<container-id> <command> [arguments]",
+    flags: &[FLAGS],
+    operands: (1, usize::MAX),
+    flags_end: 2,
+    failure: 255,
+    run,
+};
+
+fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
+    let preserved = create::preserved_fds(arguments)?;
+    let container = Container::open(&context.root, arguments.id())?;
+    let record = container.record()?;
+    let status = container.status(record.as_ref())?;
+    let refuse = |problem| Err(Error::State { problem, id: container.id.clone(), status });
+    let Some(record) = record.filter(|_| status != Status::Stopped && status != Status::Creating) else {
+        return refuse("cannot exec in a stopped container");
+    };
+    if status == Status::Paused && !arguments.has("ignore-paused") {
+        return refuse("cannot exec in a paused container (use --ignore-paused to override)");
+    }
+    seal::ensure()?;
+    let detached = arguments.has("detach");
+    let prepared = prepare(&container, &record, arguments, detached)?;
+    let signals = if detached { None } else { Some(Signals::take()?) };
+    let made = create::make(prepared, preserved, arguments)?;
+    let Made { spawned, console, .. } = create::announce(made, arguments)?;
+    match signals {
+        None => Ok(0),
+        Some(signals) => {
+            let console = console.map(Console::new).transpose()?;
+            foreground::attend(spawned.pidfd.as_fd(), console, &signals)
+        }
+    }
+}
+
+fn prepare(
+    container: &Container,
+    record: &Record,
+    arguments: &Arguments,
+    detached: bool,
+) -> Result<Prepared, Error> {
+    let spec = container.config()?;
+    let requested = process::requested(&spec, arguments)?;
+    let terminal = requested.terminal().unwrap_or(false);
+    create::check_console_socket(terminal, arguments.get("console-socket").is_some(), !detached)?;
+    let stopped = || Error::State {
+        problem: "cannot exec in a stopped container",
+        id: container.id.clone(),
+        status: Status::Stopped,
+    };
+    let init = record.init.as_ref().and_then(crate::init::Init::pidfd).ok_or_else(stopped)?;
+    let (link, sync) = create::link()?;
+    let launch = compile::exec(ExecRequest {
+        process: &requested,
+        spec: &spec,
+        init: init.as_fd(),
+        stdio: create::stdio(terminal)?,
+        placement: placement(record, arguments.get("cgroup"))?,
+        sync,
+    })?;
+    Ok((launch, link))
+}
+
+/// The container's own group, or `below` it.
+fn placement(record: &Record, below: Option<&str>) -> Result<Option<Placement>, Error> {
+    let Some(own) = &record.cgroup else { return Ok(None) };
+    let path = match below.map(|below| Path::new(below.trim_start_matches('/'))) {
+        Some(below) if !below.as_os_str().is_empty() => &own.join(below),
+        _ => own,
+    };
+    let group = cgroups::open_path(path)?;
+    if group.is_none() && below.is_some() {
+        return Err(Error::Usage(format!("--cgroup: the container has no group {}", path.display())));
+    }
+    Ok(group.as_ref().map(Cgroup::placement).transpose()?)
+}

@@ -1,0 +1,342 @@
+//! From a bundle to an init that waits for its start, and the way back.
+//!
+//! The record names everything that will exist before it exists, so that `delete --force` finds what a command
+//! that died here has left. A creation that fails undoes itself.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    time::Instant,
+};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::PollFlags,
+};
+use oci_spec::runtime::{Process, Spec};
+use rustjail::{
+    cgroup::Cgroup,
+    compile::{self, ContainerRequest, Stdio},
+    launch::{Launch, Parent, Spawned, spawn},
+    plan::{Gate, slot},
+    sync::{self, Report},
+    sys::pidfd,
+};
+
+use crate::{
+    arguments::{Arguments, Flag, switch, value},
+    bundle::Bundle,
+    cgroups, console,
+    context::Context,
+    error::Error,
+    foreground,
+    init::Init,
+    seal,
+    store::{Container, Record},
+    time,
+};
+
+/// The flags of `create`, which `run` has too.
+pub const FLAGS: &[Flag] = &[
+    value(&["bundle", "b"], "directory of config.json (default: the working directory)"),
+    value(&["console-socket"], "socket that the master of the container's terminal is sent to"),
+    value(&["pidfd-socket"], "socket that a pidfd of the init is sent to"),
+    value(&["pid-file"], "file that the init's process id is written to"),
+    value(&["preserve-fds"], "how many descriptors from 3 on the container gets too"),
+    switch(&["no-pivot"], "hide the host's root instead of leaving it, where / is the initial ramfs"),
+    switch(&["no-new-keyring"], "share the caller's session keyring"),
+];
+
+/// What the container's init waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Starter {
+    /// This command.
+    Here,
+    /// A later `start`.
+    Later,
+}
+
+/// A created container, which nobody else can change yet.
+#[derive(Debug)]
+pub struct Created {
+    /// Locked.
+    pub container: Container,
+    /// As it was written.
+    pub record: Record,
+    /// Its group, if it has one.
+    pub cgroup: Option<Cgroup>,
+    /// Its init.
+    pub process: Made,
+}
+
+impl Created {
+    /// Ends and removes everything of it.
+    pub fn remove(self) -> Result<(), Error> {
+        destroy(self.container, &self.record, self.cgroup)
+    }
+}
+
+/// A new process of a container, and the link to it.
+#[derive(Debug)]
+pub struct Made {
+    /// It.
+    pub spawned: Spawned,
+    /// Our end.
+    pub link: OwnedFd,
+    /// The master of its terminal, unless that was sent away.
+    pub console: Option<OwnedFd>,
+}
+
+/// Creates the container of `arguments`.
+pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Result<Created, Error> {
+    let preserved = preserved_fds(arguments)?;
+    seal::ensure()?;
+    let mut bundle = Bundle::load(arguments.get("bundle"))?;
+    check_terminal(&bundle.spec, arguments, starter == Starter::Here && !arguments.has("detach"))?;
+    pass_listen_fds(&mut bundle.spec);
+    let container = Container::create(&context.root, arguments.id())?;
+    let mut record = Record {
+        oci_version: bundle.spec.version().clone(),
+        rootfs: bundle.rootfs(),
+        bundle: bundle.path.clone(),
+        created: time::now(true),
+        annotations: bundle.spec.annotations().clone().unwrap_or_default(),
+        cgroup: None,
+        init: None,
+        complete: false,
+    };
+    let mut cgroup = None;
+    let made = container
+        .write_config(&bundle.text)
+        .and_then(|()| {
+            cgroup = cgroups::create(context, &bundle.spec, &container.id)?;
+            record.cgroup = cgroup.as_ref().map(|group| group.path().to_owned());
+            container.write_record(&record)?;
+            let launch = launch(&container, &bundle, cgroup.as_ref(), starter)?;
+            make(launch, preserved, arguments)
+        })
+        .and_then(|made| finish(made, &container, &mut record, arguments));
+    match made {
+        Ok(process) => Ok(Created { container, record, cgroup, process }),
+        Err(error) => {
+            // The first error is the one to report; what is left now is left to `delete --force`.
+            let _ = destroy(container, &record, cgroup);
+            Err(error)
+        }
+    }
+}
+
+/// A compiled launch and our end of the link to what will come of it.
+pub type Prepared = (Launch, OwnedFd);
+
+fn launch(
+    container: &Container,
+    bundle: &Bundle,
+    cgroup: Option<&Cgroup>,
+    starter: Starter,
+) -> Result<Prepared, Error> {
+    let (link, sync) = link()?;
+    let terminal = bundle.spec.process().as_ref().and_then(Process::terminal).unwrap_or(false);
+    let mut launch = compile::container(ContainerRequest {
+        spec: &bundle.spec,
+        bundle: &bundle.path,
+        stdio: stdio(terminal)?,
+        join: Vec::new(),
+        placement: cgroup.map(Cgroup::placement).transpose()?,
+        sync,
+    })?;
+    if starter == Starter::Later {
+        launch.plan.gate = Gate::Connection(slot(&mut launch.fds, container.listen()?));
+    }
+    Ok((launch, link))
+}
+
+/// A new link. Ours is to block: this process has nothing else to do meanwhile.
+pub fn link() -> Result<(OwnedFd, OwnedFd), Error> {
+    let (ours, sync) = sync::pair().map_err(Error::io("make", "a socket pair"))?;
+    fcntl(&ours, FcntlArg::F_SETFL(OFlag::empty())).map_err(Error::io("make blocking", "a socket pair"))?;
+    Ok((ours, sync))
+}
+
+/// Our own standard streams, or a terminal.
+pub fn stdio(terminal: bool) -> Result<Stdio, Error> {
+    if terminal {
+        return Ok(Stdio::Terminal);
+    }
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(Error::io("copy", "a standard stream"));
+    Ok(Stdio::Streams {
+        stdin: copy(io::stdin().as_fd())?,
+        stdout: copy(io::stdout().as_fd())?,
+        stderr: copy(io::stderr().as_fd())?,
+    })
+}
+
+/// Makes the process and follows it until it is ready, or, when nothing makes it wait, until it runs.
+pub fn make(prepared: Prepared, preserved: u32, arguments: &Arguments) -> Result<Made, Error> {
+    let (mut launch, link) = prepared;
+    launch.plan.preserved_fds = preserved;
+    launch.plan.keep_keyring = arguments.has("no-new-keyring");
+    if let Some(root) = &mut launch.plan.root {
+        root.no_pivot = arguments.has("no-pivot");
+    }
+    let open = launch.plan.gate == Gate::Open;
+    let fds: Vec<BorrowedFd<'_>> = launch.fds.iter().map(AsFd::as_fd).collect();
+    let spawned = spawn(&launch.plan, &fds, Parent::Caller)?;
+    drop(fds);
+    // With the child's end of the link, or its end would never be seen.
+    drop(launch);
+    let mut made = Made { spawned, link, console: None };
+    match follow(&mut made, open) {
+        Ok(()) => Ok(made),
+        Err(error) => {
+            kill(&made);
+            Err(error)
+        }
+    }
+}
+
+fn follow(made: &mut Made, open: bool) -> Result<(), Error> {
+    loop {
+        let report = sync::receive(made.link.as_fd());
+        match report.map_err(Error::io("hear from", "the container's process"))? {
+            Some(Report::Console(master)) => made.console = Some(master),
+            Some(Report::Ready) => return Ok(()),
+            Some(Report::Failed(step)) => return Err(step.into()),
+            None if open => return Ok(()),
+            None => {
+                let status = foreground::exit_status(made.spawned.pidfd.as_fd())?;
+                return Err(Error::Died { ended: format!("exit status {status}") });
+            }
+        }
+    }
+}
+
+fn kill(made: &Made) {
+    // Either fails only when it is gone already.
+    let _ = pidfd::signal(made.spawned.pidfd.as_fd(), libc::SIGKILL);
+    let _ = pidfd::wait(made.spawned.pidfd.as_fd());
+}
+
+/// Tells everybody who asked.
+fn finish(
+    made: Made,
+    container: &Container,
+    record: &mut Record,
+    arguments: &Arguments,
+) -> Result<Made, Error> {
+    record.init = Init::new(made.spawned.pid);
+    record.complete = true;
+    let told = container.write_record(record).and_then(|()| announce(made, arguments));
+    if told.is_err() {
+        record.complete = false;
+    }
+    told
+}
+
+/// Hands out what the flags ask for: the terminal, the pidfd, the process id.
+pub fn announce(mut made: Made, arguments: &Arguments) -> Result<Made, Error> {
+    let told = (|| {
+        if let Some(socket) = arguments.get("console-socket")
+            && let Some(master) = made.console.take()
+        {
+            console::send(socket, b"/dev/ptmx", master.as_fd())?;
+        }
+        if let Some(socket) = arguments.get("pidfd-socket") {
+            console::send(socket, b"pidfd", made.spawned.pidfd.as_fd())?;
+        }
+        arguments.get("pid-file").map_or(Ok(()), |path| write_pid(Path::new(path), made.spawned.pid))
+    })();
+    match told {
+        Ok(()) => Ok(made),
+        Err(error) => {
+            kill(&made);
+            Err(error)
+        }
+    }
+}
+
+/// Whoever watches the file must never see half a number.
+fn write_pid(path: &Path, pid: i32) -> Result<(), Error> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    let new = path.with_file_name(name);
+    fs::write(&new, pid.to_string())
+        .and_then(|()| fs::rename(&new, path))
+        .map_err(Error::io("write the process id to", path))
+}
+
+/// Has an init that waits run its program; returns when it does.
+pub fn start(link: BorrowedFd<'_>) -> Result<(), Error> {
+    sync::start(link).map_err(Error::io("start", "the container's process"))?;
+    match sync::receive(link) {
+        Ok(Some(Report::Failed(step))) => Err(step.into()),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            Err(Error::Died { ended: "it was killed".into() })
+        }
+        Err(error) => Err(Error::io("hear from", "the container's process")(error)),
+    }
+}
+
+/// Ends and removes everything of a container.
+pub fn destroy(container: Container, record: &Record, cgroup: Option<Cgroup>) -> Result<(), Error> {
+    let what = format!("container {:?}", container.id);
+    if let Some(pidfd) = record.init.as_ref().and_then(Init::pidfd) {
+        let _ = pidfd::signal(pidfd.as_fd(), libc::SIGKILL);
+        if !cgroups::wait(pidfd.as_fd(), PollFlags::POLLIN, Instant::now() + cgroups::KILL_WAIT)? {
+            return Err(Error::Unkillable { what, seconds: cgroups::KILL_WAIT.as_secs() });
+        }
+    }
+    if let Some(group) = cgroup {
+        cgroups::empty(&group, &what)?;
+        group.delete()?;
+    }
+    container.remove()
+}
+
+fn check_terminal(spec: &Spec, arguments: &Arguments, attached: bool) -> Result<(), Error> {
+    let terminal = spec.process().as_ref().and_then(Process::terminal).unwrap_or(false);
+    check_console_socket(terminal, arguments.get("console-socket").is_some(), attached)
+}
+
+/// A terminal needs somebody who drives it, and a socket something to be sent.
+pub fn check_console_socket(terminal: bool, socket: bool, attached: bool) -> Result<(), Error> {
+    match (terminal, socket) {
+        (true, false) if !attached => Err(Error::Usage(
+            "cannot allocate a terminal without --console-socket when nobody stays to drive it".into(),
+        )),
+        (false, true) => {
+            Err(Error::Usage("--console-socket was given, but process.terminal is not set".into()))
+        }
+        (true, true) if attached => {
+            Err(Error::Usage("--console-socket is of no use unless --detach is given too".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many descriptors the container gets, those of socket activation included. To be called before anything
+/// is opened: what is open then was the caller's.
+pub fn preserved_fds(arguments: &Arguments) -> Result<u32, Error> {
+    let asked: u32 = arguments.number("preserve-fds")?.unwrap_or(0);
+    let count = asked.saturating_add(listen_fds().unwrap_or(0));
+    for number in 3..3_u32.saturating_add(count) {
+        let link = format!("/proc/self/fd/{number}");
+        fs::symlink_metadata(&link).map_err(Error::io("pass on the descriptor", &link))?;
+    }
+    Ok(count)
+}
+
+fn listen_fds() -> Option<u32> {
+    std::env::var("LISTEN_FDS").ok()?.parse().ok().filter(|count| *count > 0)
+}
+
+/// Socket activation goes through: the descriptors keep their numbers, and the init is process 1.
+fn pass_listen_fds(spec: &mut Spec) {
+    if let (Some(count), Some(process)) = (listen_fds(), spec.process_mut()) {
+        let mut env = process.env().clone().unwrap_or_default();
+        env.extend([format!("LISTEN_FDS={count}"), "LISTEN_PID=1".to_owned()]);
+        process.set_env(Some(env));
+    }
+}

@@ -1,0 +1,30 @@
+//! `rustjail`: OCI containers from the command line, in place of runc.
+//!
+//! One process with one thread does everything: it compiles the bundle, makes one `clone3` through the library
+//! and waits. Nothing stays behind but the container and its directory below `--root` (see [`store`]), so any
+//! later command can be the last one. Standard error is silent on success; a failure is one line there, or in
+//! the file that `--log` names, and the exit status that runc would give.
+
+mod arguments;
+mod bundle;
+mod cgroups;
+mod commands;
+mod console;
+mod context;
+mod create;
+mod error;
+mod foreground;
+mod init;
+mod log;
+mod process;
+mod seal;
+mod signals;
+mod stats;
+mod store;
+mod time;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(commands::run(std::env::args_os()))
+}

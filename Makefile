@@ -14,14 +14,15 @@ HOST     = $(shell rustc -vV | sed -n 's/^host: //p')
 RELEASE  = $(abspath $(or $(CARGO_TARGET_DIR),target)/$(HOST)/release)
 AGENT    = $(RELEASE)/berth-agent
 CTL      = $(RELEASE)/berthctl
+RUSTJAIL = $(RELEASE)/rustjail
 IMAGE   := $(abspath build/image)
 
 # What the tests, the benches and berthctl find the built parts by.
-PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_IMAGE_DIR=$(IMAGE)
+PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE)
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
-BENCH_PACKAGES := crun runc
-TEST_PACKAGES  := dbus-daemon perl-base python3 systemd
+TEST_PACKAGES  := conmon containerd dbus-daemon perl-base podman procps python3 runc systemd
+BENCH_PACKAGES := crun runc strace
 VSOCK_DAEMON   := vhost-device-vsock@0.3.0
 
 # What `make run` shows: that this is a container, and whose kernel it is on.
@@ -49,11 +50,11 @@ setup: ## install what building and booting need (Debian packages, the vsock dae
 	@command -v vhost-device-vsock >/dev/null || (cd / && cargo install --locked $(VSOCK_DAEMON))
 
 .PHONY: build
-build: $(AGENT) $(CTL) ## compile the agent and berthctl for release
+build: $(AGENT) $(CTL) $(RUSTJAIL) ## compile the agent, berthctl and rustjail for release
 
 # Only cargo knows whether they are out of date. Where it leaves a file as it is, nothing after it is remade.
-$(AGENT) $(CTL) &: FORCE
-	@cargo build --release --package berth-agent --package berthctl $(if $(wildcard $(AGENT)),--quiet)
+$(AGENT) $(CTL) $(RUSTJAIL) &: FORCE
+	@cargo build --release $(foreach part,berth-agent berthctl rustjail,--package $(part) --bin $(part)) $(if $(wildcard $(AGENT)),--quiet)
 
 FORCE:
 
@@ -75,6 +76,7 @@ run: setup build image ## boot a VM and run one container in it
 
 .PHONY: test
 test: setup build image ## run every test, those in real VMs too
+	$(call install,$(TEST_PACKAGES))
 	@$(PARTS) cargo test --workspace
 
 .PHONY: bench

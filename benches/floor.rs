@@ -3,6 +3,8 @@
 //! the same program, its reaping, and the removal of the group. It checks nothing and reports nothing.
 //!
 //! `berth-floor ROOTFS CGROUP` repeats that for every byte on its standard input, and answers each by one.
+//! `berth-floor ROOTFS CGROUP PID` does the least for an exec instead: into the namespaces of the process PID
+//! and the groups that are there already, and the same program.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -12,7 +14,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     os::{
-        fd::AsFd,
+        fd::{AsFd, OwnedFd},
         unix::fs::{OpenOptionsExt, symlink},
     },
     path::{Path, PathBuf},
@@ -20,6 +22,7 @@ use std::{
 
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, setns},
     sys::stat::{Mode, SFlag, makedev, mknod},
     unistd::{chdir, execve, fchdir, pivot_root},
 };
@@ -35,9 +38,13 @@ fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let rootfs = PathBuf::from(&arguments[0]);
     let groups = hierarchies(arguments[1].trim_start_matches('/'));
+    let joined = arguments.get(2).map(|pid| pidfd::open(pid.parse().expect("a pid")).expect("a process"));
     let mut order = [0];
     while io::stdin().read_exact(&mut order).is_ok() {
-        once(&rootfs, &groups);
+        match &joined {
+            Some(init) => exec(init, &groups),
+            None => once(&rootfs, &groups),
+        }
         io::stdout().write_all(&order).and_then(|()| io::stdout().flush()).expect("answer");
     }
 }
@@ -62,16 +69,9 @@ fn once(rootfs: &Path, groups: &[PathBuf]) {
             fs::write(group.join(file), parent).expect("fill the cpuset");
         }
     }
-    let mut tasks: Vec<File> = groups
-        .iter()
-        .map(|group| OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(group.join("tasks")))
-        .collect::<Result<_, _>>()
-        .expect("open tasks");
+    let mut tasks = open_tasks(groups);
     match clone3(NEW as u64, None, false).expect("clone3") {
-        Cloned::Parent(_, child) => {
-            let exit = pidfd::wait(child.as_fd()).expect("reap");
-            assert_eq!(exit, pidfd::Exit::Code(0), "the floor's container failed");
-        }
+        Cloned::Parent(_, child) => reap(&child),
         Cloned::Child => {
             child(rootfs, &mut tasks);
             exit_now(1);
@@ -84,10 +84,52 @@ fn once(rootfs: &Path, groups: &[PathBuf]) {
     }
 }
 
-fn child(rootfs: &Path, tasks: &mut [File]) {
+fn open_tasks(groups: &[PathBuf]) -> Vec<File> {
+    groups
+        .iter()
+        .map(|group| OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(group.join("tasks")))
+        .collect::<Result<_, _>>()
+        .expect("open tasks")
+}
+
+fn reap(child: &OwnedFd) {
+    let exit = pidfd::wait(child.as_fd()).expect("reap");
+    assert_eq!(exit, pidfd::Exit::Code(0), "the floor's process failed");
+}
+
+fn exec(init: &OwnedFd, groups: &[PathBuf]) {
+    let mut tasks = open_tasks(groups);
+    let own = pidfd::open(std::process::id() as i32).expect("a pidfd of this process");
+    setns(init, CloneFlags::CLONE_NEWPID).expect("join the PID namespace");
+    match clone3(0, None, false).expect("clone3") {
+        Cloned::Parent(_, child) => {
+            setns(&own, CloneFlags::CLONE_NEWPID).expect("return to the PID namespace");
+            reap(&child);
+        }
+        Cloned::Child => {
+            join(&mut tasks);
+            let others = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+            setns(init, others).expect("join the namespaces");
+            execute();
+            exit_now(1);
+        }
+    }
+}
+
+fn join(tasks: &mut [File]) {
     for file in tasks {
         file.write_all(b"0").expect("join a group");
     }
+}
+
+fn execute() {
+    let path = CString::new("/bin/true").expect("a path");
+    let environment = CString::new("PATH=/bin").expect("a variable");
+    let _ = execve(&path, &[&path], &[&environment]);
+}
+
+fn child(rootfs: &Path, tasks: &mut [File]) {
+    join(tasks);
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>).expect("slave");
     mount(Some(rootfs), rootfs, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
         .expect("bind");
@@ -108,9 +150,7 @@ fn child(rootfs: &Path, tasks: &mut [File]) {
     devices();
     masks();
     pivot();
-    let path = CString::new("/bin/true").expect("a path");
-    let environment = CString::new("PATH=/bin").expect("a variable");
-    let _ = execve(&path, &[&path], &[&environment]);
+    execute();
 }
 
 fn devices() {

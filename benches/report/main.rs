@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::exit)]
 
+mod command;
 mod launch;
 mod rpc;
 mod sample;
@@ -57,6 +58,9 @@ fn measure() {
     }
     if wanted("seccomp") {
         seccomp::measure(&mut table);
+    }
+    if wanted("command") {
+        command::measure(&mut table, agent.rootfs.path());
     }
     if wanted("stdio") {
         stdio::measure(&mut table, &mut agent);

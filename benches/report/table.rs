@@ -50,6 +50,17 @@ impl Table {
         });
     }
 
+    /// A number of something beside a peer's; the ratio may be at most `limit`.
+    pub fn count(&mut self, what: &str, ours: f64, peer: &str, theirs: f64, unit: &str, limit: Option<f64>) {
+        self.add(Row {
+            what: what.into(),
+            ours: format!("{ours:.0} {unit}"),
+            other: format!("{peer} {theirs:.0} {unit}"),
+            ratio: Some(ours / theirs),
+            limit,
+        });
+    }
+
     fn add(&mut self, row: Row) {
         if std::io::stderr().is_terminal() {
             eprintln!("measured: {}", row.what);

@@ -16,6 +16,6 @@ mod vm;
 pub use agent::{Agent, Role};
 pub use guest::{Guest, Output, code, deadline};
 pub use raw::RawClient;
-pub use rootfs::{Rootfs, agent_binary, scratch_dir};
+pub use rootfs::{Rootfs, agent_binary, rustjail_binary, scratch_dir};
 pub use spec::{Container, process};
 pub use vm::{Vm, ctl_binary};

@@ -13,6 +13,11 @@ pub fn agent_binary() -> PathBuf {
     release("BERTH_AGENT", "berth-agent")
 }
 
+/// The built command `rustjail`.
+pub fn rustjail_binary() -> PathBuf {
+    release("BERTH_RUSTJAIL", "rustjail")
+}
+
 pub(crate) fn release(variable: &str, name: &str) -> PathBuf {
     let path = env::var_os(variable).map_or_else(
         || {

@@ -203,6 +203,7 @@ fn follow(made: &mut Made, open: bool) -> Result<(), Error> {
             Some(Report::Console(master)) => made.console = Some(master),
             Some(Report::Ready) => return Ok(()),
             Some(Report::Failed(step)) => return Err(step.into()),
+            Some(Report::Listener(_)) => return Err(Error::Notify),
             None if open => return Ok(()),
             None => {
                 let status = foreground::exit_status(made.spawned.pidfd.as_fd())?;
@@ -271,6 +272,8 @@ pub fn start(link: BorrowedFd<'_>) -> Result<(), Error> {
     sync::start(link).map_err(Error::io("start", "the container's process"))?;
     match sync::receive(link) {
         Ok(Some(Report::Failed(step))) => Err(step.into()),
+        // It ends when the link does.
+        Ok(Some(Report::Listener(_))) => Err(Error::Notify),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
             Err(Error::Died { ended: "it was killed".into() })

@@ -84,6 +84,9 @@ pub enum Error {
         /// How.
         ended: String,
     },
+    /// A filter whose listener would have to be handed over.
+    #[error("linux.seccomp.listenerPath is not supported by this command: leave SCMP_ACT_NOTIFY out")]
+    Notify,
     /// Something the kernel did not do within the time that was given.
     #[error("{what} did not end within {seconds} s of being killed: look at its state in /proc")]
     Unkillable {

@@ -91,10 +91,7 @@ fn find(context: &Context, arguments: &Arguments) -> Result<(String, Cgroup, Own
 /// Whether the init has ended, and whether there may be OOM kills.
 fn wait(init: &OwnedFd, oom: Option<&OomEvents>, timeout: PollTimeout) -> Result<(bool, bool), Error> {
     let mut fds = vec![PollFd::new(init.as_fd(), PollFlags::POLLIN)];
-    fds.extend(oom.map(|oom| {
-        let flags = if oom.is_priority() { PollFlags::POLLPRI } else { PollFlags::POLLIN };
-        PollFd::new(oom.as_fd(), flags)
-    }));
+    fds.extend(oom.map(|oom| PollFd::new(oom.as_fd(), PollFlags::POLLIN)));
     match poll(&mut fds, timeout) {
         Ok(_) => {}
         Err(Errno::EINTR) => return Ok((false, false)),

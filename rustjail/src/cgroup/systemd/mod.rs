@@ -10,8 +10,8 @@
 //!   Unit::parse -> start(unit, pid) -> Cgroup::adopt -> update (both) ... kill, delete -> stop(unit)
 //! ```
 //!
-//! The protocol is a small client of our own: six methods and one signal do not pay for a D-Bus library and
-//! its async runtime, which would add a third to the guest's binary.
+//! The protocol is a small client of our own: some methods and one signal do not pay for a D-Bus library and
+//! its async runtime, in a crate that has none.
 
 mod bus;
 mod error;

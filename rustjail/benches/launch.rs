@@ -99,6 +99,8 @@ fn create_timed(
 ) -> (Spawned, [Duration; 2]) {
     let (maker, child) = sync::pair().unwrap();
     let launch = compile::container(ContainerRequest {
+        id: "test",
+        resctrl: None,
         spec,
         bundle,
         stdio: null(),
@@ -120,6 +122,7 @@ fn exec(spec: &Spec, init: &Spawned) -> Duration {
     let process: Process = serde_json::from_value(support::process("true")).unwrap();
     let (maker, child) = sync::pair().unwrap();
     let launch = compile::exec(ExecRequest {
+        resctrl: None,
         process: &process,
         spec,
         init: init.pidfd.as_fd(),

@@ -15,10 +15,13 @@ use serde::{Deserialize, Serialize};
 mod process;
 mod root;
 
-pub use process::{Capabilities, Identity, Process, Rlimit, Stdio, WindowSize};
+pub use crate::rtnetlink::NetDevice;
+pub use process::{
+    Affinity, Capabilities, Identity, Labels, MemoryPolicy, Process, Rlimit, Scheduler, Stdio, WindowSize,
+};
 pub use root::{
-    Attributes, Bind, CgroupHierarchy, CgroupView, Device, DeviceKind, FileSystem, FsOption, Mount,
-    MountKind, Propagation, Root,
+    Attributes, Bind, CgroupHierarchy, CgroupView, Device, DeviceKind, FileSystem, FsOption, Hooks, IdMapped,
+    Mount, MountKind, Propagation, Root,
 };
 
 /// A descriptor of the [`Launch`](crate::launch::Launch) this plan belongs to, by its place in the list.
@@ -71,6 +74,21 @@ pub struct Namespaces {
     pub hostname: Option<String>,
     /// Of the UTS namespace.
     pub domainname: Option<String>,
+    /// Of the time namespace in `create`.
+    pub time_offsets: Vec<TimeOffset>,
+    /// Moved into the network namespace by the maker, and set up there by the child.
+    pub net_devices: Vec<NetDevice>,
+}
+
+/// How far a clock of a time namespace is from the machine's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeOffset {
+    /// As `/proc/self/timens_offsets` names it.
+    pub clock: String,
+    /// Whole seconds, either way.
+    pub seconds: i64,
+    /// Forward of those.
+    pub nanoseconds: u32,
 }
 
 /// One setns(2).
@@ -98,7 +116,7 @@ pub struct IdMap {
 pub struct Placement {
     /// A cgroup2 directory, entered by clone3 itself.
     pub into: Option<Slot>,
-    /// The v1 `tasks` files, to each of which the child writes "0".
+    /// The `tasks` files of cgroup v1 and resctrl, to each of which the child writes "0".
     pub tasks: Vec<Slot>,
 }
 

@@ -4,6 +4,8 @@
 //!  maker                         child
 //!    |   (clone3)                  |
 //!    |<------------- CONSOLE + fd -|   only with a terminal: the master of its pty
+//!    |<------------- HOOKS --------|   only with hooks of the maker's: everything is mounted, the root is not changed
+//!    |-- GO ---------------------->|   they have been run
 //!    |<------------- READY --------|   init only: everything but execve is done
 //!    |-- START ------------------->|   init only
 //!    |<----------- LISTENER + n ---|   only with a seccomp agent: the listener is its descriptor n
@@ -35,13 +37,15 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket
 use crate::sys::scm;
 
 const CONSOLE: u8 = b'C';
+const HOOKS: u8 = b'H';
+const GO: u8 = b'G';
 const READY: u8 = b'R';
 const FAILED: u8 = b'F';
 const START: u8 = b'S';
 const LISTENER: u8 = b'L';
 const TAKEN: u8 = b'T';
 
-/// The longest record: a FAILED with a path of PATH_MAX and a step of a line or two.
+/// The longest record: a FAILED with a path of PATH_MAX and a step that quotes a hook.
 const MAX_RECORD: usize = 8 * 1024;
 
 /// One message from the child.
@@ -49,6 +53,8 @@ const MAX_RECORD: usize = 8 * 1024;
 pub enum Report {
     /// The master side of the process's terminal.
     Console(OwnedFd),
+    /// The namespaces and mounts are made; the child waits for [`hooks_done`] with the root not yet changed.
+    Hooks,
     /// The container is created and waits for [`start`].
     Ready,
     /// The child's seccomp filter is in force, and its listener is the child's descriptor of this number. The
@@ -89,6 +95,7 @@ pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the child sent a record of no known form");
     match (bytes.split_first(), record.fds.pop()) {
         (Some((&CONSOLE, [])), Some(master)) => Ok(Some(Report::Console(master))),
+        (Some((&HOOKS, [])), _) => Ok(Some(Report::Hooks)),
         (Some((&READY, [])), _) => Ok(Some(Report::Ready)),
         (Some((&LISTENER, number)), _) => {
             let number = number.try_into().map_err(|_| malformed())?;
@@ -118,9 +125,20 @@ pub(crate) fn offer_listener(child: &mut File, listener: BorrowedFd<'_>) -> io::
     Ok(child.read(&mut answer)? == 1 && answer == [TAKEN])
 }
 
+/// Lets a container's creation go on after its prestart and createRuntime hooks.
+pub fn hooks_done(maker: BorrowedFd<'_>) -> io::Result<()> {
+    scm::send(maker, &[GO], &[]).map(drop)
+}
+
 /// The child's side: hands the master of its terminal over.
 pub(crate) fn report_console(child: BorrowedFd<'_>, master: OwnedFd) -> io::Result<()> {
     scm::send(child, &[CONSOLE], &[master.as_fd()]).map(drop)
+}
+
+/// The child's side: has the maker run its hooks. `false` is the end of file: nobody wants it any more.
+pub(crate) fn wait_for_hooks(child: &mut File) -> io::Result<bool> {
+    child.write_all(&[HOOKS])?;
+    wait_for(child, GO)
 }
 
 /// The child's side: everything but execve is done.
@@ -130,9 +148,13 @@ pub(crate) fn report_ready(child: &mut File) -> io::Result<()> {
 
 /// The child's side: waits for START. `false` is the end of file: nobody wants it any more.
 pub(crate) fn wait_for_start(child: &mut File) -> io::Result<bool> {
+    wait_for(child, START)
+}
+
+fn wait_for(child: &mut File, answer: u8) -> io::Result<bool> {
     let mut record = [0; 1];
     recv(child.as_raw_fd(), &mut record, MsgFlags::MSG_PEEK)?;
-    Ok(child.read(&mut record)? == 1 && record == [START])
+    Ok(child.read(&mut record)? == 1 && record == [answer])
 }
 
 /// The child's side: waits for a connection that says START. One that ends without it was somebody's who
@@ -153,8 +175,9 @@ pub(crate) fn report_failure(child: &mut File, error: &StepError) -> io::Result<
     child.write_all(&encode(error))
 }
 
-fn encode(error: &StepError) -> Vec<u8> {
-    let step = clip(&error.step, 256);
+/// The form a failure crosses in, after the tag.
+pub(crate) fn encode(error: &StepError) -> Vec<u8> {
+    let step = clip(&error.step, 2048);
     let mut record = vec![FAILED];
     record.extend_from_slice(&error.errno.to_ne_bytes());
     record.extend_from_slice(&(step.len() as u16).to_ne_bytes());
@@ -163,7 +186,7 @@ fn encode(error: &StepError) -> Vec<u8> {
     record
 }
 
-fn decode(record: &[u8]) -> Option<StepError> {
+pub(crate) fn decode(record: &[u8]) -> Option<StepError> {
     let (errno, rest) = record.split_first_chunk::<4>()?;
     let (length, rest) = rest.split_first_chunk::<2>()?;
     let (step, path) = rest.split_at_checked(u16::from_ne_bytes(*length).into())?;
@@ -195,6 +218,10 @@ mod tests {
 
         report_console(child.as_fd(), child.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert!(matches!(receive(maker.as_fd()).unwrap(), Some(Report::Console(_))));
+
+        hooks_done(maker.as_fd()).unwrap();
+        assert!(wait_for_hooks(&mut child).unwrap());
+        assert!(matches!(receive(maker.as_fd()).unwrap(), Some(Report::Hooks)));
 
         start(maker.as_fd()).unwrap();
         report_ready(&mut child).unwrap();

@@ -65,8 +65,16 @@ impl Container {
         let spec: Spec = serde_json::from_value(bundle.spec.clone()).unwrap();
         let (maker, child) = blocking_pair();
         let (output, stdio) = piped();
-        let request =
-            ContainerRequest { spec: &spec, bundle: &bundle.path, stdio, join, placement: None, sync: child };
+        let request = ContainerRequest {
+            id: "test",
+            resctrl: None,
+            spec: &spec,
+            bundle: &bundle.path,
+            stdio,
+            join,
+            placement: None,
+            sync: child,
+        };
         let launch = compile::container(request).unwrap();
         (Self { bundle, spec, maker, output }, launch)
     }
@@ -105,8 +113,15 @@ fn exec(
     let process: Process = serde_json::from_value(support::process(script)).unwrap();
     let (maker, child) = blocking_pair();
     let (output, stdio) = piped();
-    let request =
-        ExecRequest { process: &process, spec: &container.spec, init, stdio, placement: None, sync: child };
+    let request = ExecRequest {
+        resctrl: None,
+        process: &process,
+        spec: &container.spec,
+        init,
+        stdio,
+        placement: None,
+        sync: child,
+    };
     let spawned = go(compile::exec(request).unwrap(), Parent::Caller)?;
     assert!(sync::receive(maker.as_fd()).unwrap().is_none());
     Ok((spawned, output))
@@ -234,12 +249,12 @@ fn an_ended_container_cannot_be_joined() {
 fn a_child_that_cannot_be_mapped_is_not_left_behind() {
     let mut bundle = Bundle::new("true");
     bundle.set("/linux/namespaces/-", json!({"type": "user"}));
-    // Overlapping ranges.
-    let map = json!([
-        {"containerID": 0, "hostID": 0, "size": 10}, {"containerID": 5, "hostID": 50, "size": 10},
-    ]);
+    let map = json!([{"containerID": 0, "hostID": 0, "size": 10}]);
     bundle.set("/linux/uidMappings", map.clone()).set("/linux/gidMappings", map);
-    let (_container, launch) = Container::compile(bundle, Vec::new());
+    let (_container, mut launch) = Container::compile(bundle, Vec::new());
+    // Twice the same range, which the compiler does not let through.
+    let range = launch.plan.namespaces.uid_map[0];
+    launch.plan.namespaces.uid_map.push(range);
     let error = go(launch, Parent::Caller).unwrap_err();
     assert!(matches!(error, SpawnError::Setting { file: "uid_map", .. }), "{error}");
     let children = fs::read_to_string("/proc/thread-self/children").unwrap();

@@ -122,12 +122,16 @@ fn too_many_files() -> LaunchError {
 fn errno(error: &LaunchError) -> i32 {
     match error {
         LaunchError::Spawn(SpawnError::Slot { .. }) => libc::EBADF,
+        LaunchError::Spawn(SpawnError::Stage(step)) => step.errno,
         LaunchError::Plan(source)
         | LaunchError::Spawn(
             SpawnError::PidNamespaceGone(source)
             | SpawnError::PidNamespace(source)
             | SpawnError::Clone(source)
             | SpawnError::Setting { source, .. }
+            | SpawnError::Limit { source, .. }
+            | SpawnError::IdMap { source, .. }
+            | SpawnError::NetDevice { source, .. }
             | SpawnError::Stranded(source),
         ) => source.raw_os_error().unwrap_or_default(),
     }

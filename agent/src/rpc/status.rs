@@ -36,7 +36,7 @@ fn code(error: &Error) -> Code {
         Error::Step(step) => step_code(Errno::from_raw(step.errno)),
         Error::Launch(LaunchError::Unreachable(_)) => Code::Unavailable,
         Error::Launch(LaunchError::Clone(source)) | Error::Io { source, .. } => system_code(source),
-        Error::Cgroup(_) | Error::Died { .. } | Error::Timeout { .. } => Code::Internal,
+        Error::Cgroup(_) | Error::Hook(_) | Error::Died { .. } | Error::Timeout { .. } => Code::Internal,
         Error::NoTty => Code::Unavailable,
     }
 }

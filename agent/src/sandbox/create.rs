@@ -3,23 +3,32 @@
 //! The id is taken first and given back only when nothing of the container is left: whatever step fails, the
 //! same teardown that removes a container undoes it.
 
-use std::{fs, io, os::fd::OwnedFd, path::Path, rc::Rc, sync::Arc};
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    rc::Rc,
+    sync::Arc,
+};
 
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{ContainerState, Spec};
 use rustjail::{
     cgroup::{Cgroup, CgroupPath, Hierarchies},
     compile::{self, ContainerRequest, NamespaceKind, Stdio},
+    hooks::Kind,
     launch::Launch,
+    sync,
 };
 
 use super::{
     Core, CreateRequest, Error, Result, StdioPorts, blocking,
     container::{Container, validate_id},
     error::failed_to,
-    launch::TheirEnds,
+    launch::{TheirEnds, Waits},
     namespaces::own_pid_namespace,
     process::Process,
     state::{Event, State},
+    streams::Sockets,
 };
 
 impl Core {
@@ -36,7 +45,7 @@ impl Core {
         let terminal = spec.process().as_ref().and_then(|process| process.terminal()).unwrap_or(false);
         let init = Rc::new(Process::new(&id, self.next_keys(), terminal, ports.raw()));
         let defines_pidns = self.table.borrow().is_empty();
-        let kept = Arc::new(needed_by_execs(&spec));
+        let kept = Arc::new(needed_later(&spec));
         let container = Container::new(id.clone(), State::Creating, kept, cgroup_path, defines_pidns, init);
         self.table.borrow_mut().insert(id, Rc::clone(&container));
 
@@ -78,18 +87,37 @@ impl Core {
         let ends = Ends { stdio, sync, join };
         let bundle = self.journal.bundle(&container.id);
         let (hierarchies, path) = (self.hierarchies.clone(), container.cgroup_path.clone());
-        let made = blocking(move || Ok(prepare(&bundle, &spec, &hierarchies, &path, ends))).await?;
+        let id = container.id.clone();
+        let made = blocking(move || Ok(prepare(&id, &bundle, &spec, &hierarchies, &path, ends))).await?;
         *container.cgroup.borrow_mut() = made.cgroup;
         let launch = made.launch?;
         if container.state() != State::Creating {
             return Err(container.wrong_state("create"));
         }
         self.launch(container, &container.init, launch).await?;
-        match self.await_report(container, &container.init, sockets).await? {
-            Some(()) => container.init.launched.set(true),
-            None => return Err(self.died(&container.init).await),
+        self.follow_creation(container, sockets).await
+    }
+
+    async fn follow_creation(self: &Rc<Self>, container: &Rc<Container>, mut sockets: Sockets) -> Result<()> {
+        let init = &container.init;
+        loop {
+            match self.await_report(container, init, &mut sockets).await? {
+                Some(Waits::ForStart) => {
+                    init.launched.set(true);
+                    return Ok(());
+                }
+                Some(Waits::ForHooks) => {
+                    let kinds = &[Kind::Prestart, Kind::CreateRuntime];
+                    self.run_hooks(container, kinds, ContainerState::Creating).await?;
+                    let Some(link) = init.sync.borrow().clone() else {
+                        return Err(self.died(init).await);
+                    };
+                    // Killed meanwhile, it says so by its end.
+                    let _gone = sync::hooks_done(link.get_ref().as_fd());
+                }
+                None => return Err(self.died(init).await),
+            }
         }
-        Ok(())
     }
 
     /// The process went away without a word: it was killed, and its exit says how.
@@ -117,10 +145,13 @@ impl Core {
     }
 }
 
-/// What compiling an exec looks at; the rest of a configuration can be large and is on disk.
-pub(super) fn needed_by_execs(spec: &Spec) -> Spec {
+/// What execs and hooks look at; the rest of a configuration can be large and is on disk.
+pub(super) fn needed_later(spec: &Spec) -> Spec {
     let mut kept = spec.clone();
-    kept.set_mounts(None).set_hooks(None).set_annotations(None);
+    kept.set_mounts(None);
+    if kept.hooks().is_none() {
+        kept.set_annotations(None);
+    }
     kept
 }
 
@@ -139,6 +170,7 @@ struct Prepared {
 
 /// Everything that may block, in one go: the bundle, the cgroup, and the look at the root file system.
 fn prepare(
+    id: &str,
     bundle: &Path,
     spec: &Spec,
     hierarchies: &Hierarchies,
@@ -155,7 +187,9 @@ fn prepare(
     };
     let launch = cgroup.placement().map_err(Error::from).and_then(|placement| {
         let placement = Some(placement);
-        Ok(compile::container(ContainerRequest { spec, bundle, stdio, join, placement, sync })?)
+        let resctrl = None;
+        let request = ContainerRequest { id, spec, bundle, stdio, join, placement, resctrl, sync };
+        Ok(compile::container(request)?)
     });
     Prepared { cgroup: Some(cgroup), launch }
 }

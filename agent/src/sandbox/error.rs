@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustjail::{cgroup::CgroupError, compile::CompileError, sync::StepError};
+use rustjail::{cgroup::CgroupError, compile::CompileError, hooks::HookError, sync::StepError};
 
 use crate::supervisor::LaunchError;
 
@@ -62,6 +62,9 @@ pub enum Error {
     /// A step of process creation failed in the new process.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// A hook of the container failed.
+    #[error(transparent)]
+    Hook(#[from] HookError),
     /// No process could be made.
     #[error(transparent)]
     Launch(#[from] LaunchError),

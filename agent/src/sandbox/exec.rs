@@ -64,13 +64,13 @@ impl Core {
         let (Some(init), Some(cgroup)) = (init, container.cgroup()) else {
             return Err(container.wrong_state("execute a process in"));
         };
-        let TheirEnds { stdio, sync, sockets } = self.outfit(container, process, sockets)?;
+        let TheirEnds { stdio, sync, mut sockets } = self.outfit(container, process, sockets)?;
         let spec = std::sync::Arc::clone(&container.spec);
         let launch = blocking(move || {
             let placement = Some(cgroup.placement()?);
             let init = init.as_fd();
-            let request =
-                compile::ExecRequest { process: &wanted, spec: &spec, init, stdio, placement, sync };
+            let (process, spec) = (&wanted, &*spec);
+            let request = compile::ExecRequest { process, spec, init, stdio, placement, resctrl: None, sync };
             compile::exec(request).map_err(Error::from)
         })
         .await?;
@@ -78,7 +78,7 @@ impl Core {
             return Err(container.wrong_state("execute a process in"));
         }
         self.launch(container, process, launch).await?;
-        self.await_report(container, process, sockets).await.map(|_execve_succeeded| ())
+        self.await_report(container, process, &mut sockets).await.map(|_execve_succeeded| ())
     }
 
     /// Leaves nothing of an exec that did not come about.

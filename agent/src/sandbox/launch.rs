@@ -44,6 +44,15 @@ pub(super) struct TheirEnds {
     pub(super) sockets: Sockets,
 }
 
+/// What a container's init waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// The hooks of its creation.
+    ForHooks,
+    /// The start call.
+    ForStart,
+}
+
 impl Core {
     /// A range of keys that no process has had.
     pub(super) fn next_keys(&self) -> Keys {
@@ -150,13 +159,13 @@ impl Core {
         if Rc::ptr_eq(process, &container.init) { Ok(()) } else { self.record(container) }
     }
 
-    /// Follows what a new process reports until `Ready` (an init) or the end (execve has succeeded).
+    /// Follows what a new process reports until it waits (an init) or the end (execve has succeeded).
     pub(super) async fn await_report(
         self: &Rc<Self>,
         container: &Rc<Container>,
         process: &Rc<Process>,
-        mut sockets: Sockets,
-    ) -> Result<Option<()>> {
+        sockets: &mut Sockets,
+    ) -> Result<Option<Waits>> {
         let Some(sync) = process.sync.borrow().clone() else {
             return Ok(None);
         };
@@ -170,7 +179,8 @@ impl Core {
                 report.map_err(failed_to(|| format!("hear from the new process {:?}", process.exec_id)))?;
             match report {
                 None => return Ok(None),
-                Some(Report::Ready) => return Ok(Some(())),
+                Some(Report::Hooks) => return Ok(Some(Waits::ForHooks)),
+                Some(Report::Ready) => return Ok(Some(Waits::ForStart)),
                 Some(Report::Failed(step)) => return Err(Error::Step(step)),
                 // The wire has no listenerPath, without which no profile that notifies compiles.
                 Some(Report::Listener(_)) => {
@@ -179,7 +189,7 @@ impl Core {
                 }
                 Some(Report::Console(master)) => {
                     self.hold(process, Held::Console, &master)?;
-                    self.serve_terminal(container, process, master, std::mem::take(&mut sockets)).map_err(
+                    self.serve_terminal(container, process, master, std::mem::take(sockets)).map_err(
                         failed_to(|| format!("use the terminal of process {:?}", process.exec_id)),
                     )?;
                 }

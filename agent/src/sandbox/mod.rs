@@ -29,6 +29,7 @@ mod dns;
 pub mod error;
 mod exec;
 mod exits;
+mod hooks;
 mod journal;
 mod latch;
 mod launch;

@@ -31,7 +31,7 @@ use tokio::io::Interest;
 use super::{
     Core, Phase, Result, blocking,
     container::Container,
-    create::needed_by_execs,
+    create::needed_later,
     error::failed_to,
     journal::{ContainerRecord, ProcessRecord, SandboxRecord},
     namespaces::Shared,
@@ -155,7 +155,7 @@ impl Core {
             }
         });
         match read.await {
-            Ok(spec) => needed_by_execs(&spec),
+            Ok(spec) => needed_later(&spec),
             Err(error) => {
                 slog::warn!(self.log, "a container's configuration is lost; execs in it will fail";
                     "container" => id, "error" => %error);
@@ -212,8 +212,10 @@ impl Core {
             return;
         };
         let _gone = sync::start(link.get_ref().as_fd());
-        let _told_by_its_exit = self.await_report(container, &container.init, Sockets::default()).await;
-        self.end_sync(&container.init);
+        if let Err(error) = self.follow_start(container).await {
+            slog::warn!(self.log, "a container did not start";
+                "container" => &container.id, "error" => %error);
+        }
     }
 
     async fn undo_half_made_execs(self: &Rc<Self>, container: &Rc<Container>) {
@@ -225,7 +227,7 @@ impl Core {
 
     /// Waits until a process that nobody knows has died or got into its cgroup: its end of the sync socket tells.
     pub(super) async fn settle(self: &Rc<Self>, container: &Rc<Container>, process: &Rc<Process>) {
-        let _whatever_it_said = self.await_report(container, process, Sockets::default()).await;
+        let _whatever_it_said = self.await_report(container, process, &mut Sockets::default()).await;
     }
 
     /// Kills children of init in the container's cgroup that no record names. Orphans of the workload are not

@@ -1,8 +1,8 @@
 //! Taking a container down.
 //!
 //! ```text
-//!   kill the cgroup -> wait until it is empty -> wait for the exits -> delete cgroup, bundle, descriptors,
-//!   journal -> give the id back
+//!   kill the cgroup -> wait until it is empty -> wait for the exits -> delete cgroup, bundle, descriptors ->
+//!   poststop hooks -> journal -> give the id back
 //! ```
 //!
 //! A step that fails does not keep the later ones from running; what it left is tried again by the next
@@ -74,6 +74,7 @@ impl Core {
         }
         container.execs.borrow_mut().clear();
         failures.into_iter().collect::<Result<()>>()?;
+        self.run_poststop_hooks(container).await;
         self.journal
             .remove_container(&container.id)
             .map_err(failed_to(|| format!("remove the journal of container {:?}", container.id)))?;
@@ -134,7 +135,7 @@ impl Core {
     }
 }
 
-async fn kill(container: &Container) -> Result<()> {
+pub(super) async fn kill(container: &Container) -> Result<()> {
     match container.cgroup() {
         Some(cgroup) => blocking(move || Ok(cgroup.kill()?)).await,
         None => Ok(()),

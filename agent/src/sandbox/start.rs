@@ -2,9 +2,12 @@
 
 use std::{os::fd::AsFd, rc::Rc};
 
-use rustjail::sync;
+use oci_spec::runtime::ContainerState;
+use rustjail::{hooks::Kind, sync};
 
-use super::{Core, Result, error::failed_to, state::Event, streams::Sockets};
+use super::{
+    Core, Result, container::Container, error::failed_to, remove::kill, state::Event, streams::Sockets,
+};
 
 impl Core {
     pub(super) async fn start_container(self: &Rc<Self>, id: &str) -> Result<()> {
@@ -24,13 +27,28 @@ impl Core {
             init.exit.wait().await;
             return Err(container.wrong_state("start"));
         }
-        let outcome = self.await_report(&container, &init, Sockets::default()).await;
-        self.end_sync(&init);
+        self.follow_start(&container).await?;
+        slog::info!(self.log, "container started"; "container" => id);
+        Ok(())
+    }
+
+    /// From START to the program and its poststart hooks, of which a failure ends the container.
+    pub(super) async fn follow_start(self: &Rc<Self>, container: &Rc<Container>) -> Result<()> {
+        let init = &container.init;
+        let outcome = match self.await_report(container, init, &mut Sockets::default()).await {
+            Ok(_execve_succeeded) => {
+                let hooks = self.run_hooks(container, &[Kind::Poststart], ContainerState::Running).await;
+                if hooks.is_err() {
+                    kill(container).await?;
+                }
+                hooks
+            }
+            Err(error) => Err(error),
+        };
+        self.end_sync(init);
         if outcome.is_err() {
             init.exit.wait().await;
         }
-        outcome?;
-        slog::info!(self.log, "container started"; "container" => id);
-        Ok(())
+        outcome
     }
 }

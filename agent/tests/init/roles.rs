@@ -240,10 +240,17 @@ fn shell(command: &str) -> Plan {
             no_new_privileges: false,
             oom_score_adj: None,
             personality: None,
+            scheduler: None,
+            io_priority: None,
+            affinity: Default::default(),
+            memory_policy: None,
+            labels: Default::default(),
             seccomp: None,
             stdio: plan::Stdio::Streams([Slot(0); 3]),
         },
         gate: Gate::Open,
+        keep_keyring: false,
+        preserved_fds: 0,
         sync: Slot(1),
     }
 }

@@ -99,7 +99,7 @@ fn controllers(hierarchy: &CgroupHierarchy) -> FileSystem {
 }
 
 fn file_system(kind: &str, options: Vec<FsOption>) -> FileSystem {
-    FileSystem { kind: kind.into(), source: Some("cgroup".into()), options }
+    FileSystem { kind: kind.into(), source: Some("cgroup".into()), options, copy_up: false }
 }
 
 /// A detached copy of the container's own directory in the hierarchy at `host`.

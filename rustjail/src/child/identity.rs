@@ -6,32 +6,52 @@ use nix::sys::prctl;
 
 use super::{proc::Proc, step::At};
 use crate::{
+    limits::{self, LimitError},
     plan::Process,
     sync::{self, StepError},
     sys::{
         caps::{self, Sets},
         identity::{setgid, setgroups, setuid},
-        process as sys_process, seccomp,
+        process as sys_process, sched, seccomp,
     },
 };
 
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
-/// Resource limits and the OOM score, whose raising takes privileges of the initial user namespace.
+/// What takes privileges of the initial user namespace.
 pub(super) fn limit(process: &Process, proc: Option<&Proc>) -> Result<(), StepError> {
     if let (Some(adjustment), Some(proc)) = (process.oom_score_adj, proc) {
         proc.write("self/oom_score_adj", &adjustment.to_string())?;
     }
-    for limit in &process.rlimits {
-        let shown = format!("{} to {}:{}", limit.resource, limit.soft, limit.hard);
-        sys_process::set_rlimit(0, limit.resource, limit.soft, limit.hard)
-            .at("set the resource limit", shown)?;
+    limits::apply(0, process).map_err(|LimitError { step, shown, source }| StepError {
+        step: step.to_owned(),
+        path: shown,
+        errno: source.raw_os_error().unwrap_or(libc::EINVAL),
+    })
+}
+
+/// Has execve label the program. The files are the kernel's initial root's for a process that cannot be
+/// dumped, so in a user namespace this comes before its users do.
+pub(super) fn label(process: &Process, proc: Option<&Proc>) -> Result<(), StepError> {
+    let Some(proc) = proc else { return Ok(()) };
+    if let Some(label) = &process.labels.selinux {
+        proc.write("self/attr/exec", label)?;
     }
-    Ok(())
+    match &process.labels.apparmor {
+        Some(name) => proc.write("self/attr/apparmor/exec", &format!("exec {name}")),
+        None => Ok(()),
+    }
 }
 
 /// Takes on the user, the groups and the capabilities.
 pub(super) fn assume(process: &Process) -> Result<(), StepError> {
+    if !process.affinity.settled.is_empty() {
+        sched::set_affinity(0, &process.affinity.settled)
+            .at("run on the processors of", "execCPUAffinity")?;
+    }
+    if let Some(policy) = &process.memory_policy {
+        sched::set_memory_policy(policy.mode, &policy.nodes).at("set the memory policy", "")?;
+    }
     if let Some(domain) = process.personality {
         sys_process::set_personality(domain).at("set the personality", "")?;
     }

@@ -83,6 +83,7 @@ fn empty_directory(path: &Path) -> Result<OwnedFd, StepError> {
             FsOption::Value("nr_blocks".into(), "1".into()),
             FsOption::Value("nr_inodes".into(), "1".into()),
         ],
+        copy_up: false,
     };
     let attributes =
         libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;

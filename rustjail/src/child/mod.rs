@@ -5,11 +5,13 @@
 //!
 //! ```text
 //!  enter     descriptors not in the plan closed, cgroups, user namespace, the other namespaces
-//!  build     mounts, devices, masks: through descriptors beneath the root, in sight of the host's tree
+//!  build     mounts, devices: through descriptors beneath the root, in sight of the host's tree
+//!  HOOKS ... GO         (a container with hooks only), then those that are run here
+//!  close     masks, read-only places: what a hook has done cannot uncover them
 //!  switch    pivot_root; from here the host's tree is out of reach
 //!  settle    session, terminal, limits, ids, capabilities; the program is found
 //!  READY ... START      (a container's init only)
-//!  run       seccomp, execve
+//!  run       startContainer hooks, seccomp, execve
 //! ```
 //!
 //! The first step that fails is reported over the sync socket, and the process exits with 255.
@@ -26,12 +28,16 @@ use nix::{sched::CloneFlags, sys::prctl, unistd};
 
 use crate::{
     plan::{Gate, Plan},
+    rtnetlink,
     sync::{self, StepError},
-    sys::{fds::close_range, keyring, net, process as sys_process},
+    sys::{fds::close_range, keyring, net, process as sys_process, sched},
 };
 
 mod cgroupfs;
+mod clocks;
+mod copy_up;
 mod devices;
+mod hooks;
 mod identity;
 mod masks;
 mod mounts;
@@ -44,11 +50,12 @@ mod tree;
 
 use proc::Proc;
 use step::At;
+pub(crate) use step::names;
 
 /// The exit status of a process that never got as far as its program.
 pub const FAILED: i32 = 255;
 
-/// Goes through `plan` and becomes its program. `hold` ends, with one byte, when a new user namespace is mapped.
+/// Goes through `plan` and becomes its program. `hold` ends, with one byte, when the maker has done its part.
 pub(crate) fn run(plan: &Plan, fds: &[BorrowedFd<'_>], hold: Option<io::PipeReader>) -> ! {
     let sync = plan.sync.of(fds).and_then(|fd| fd.try_clone_to_owned()).map(File::from);
     let Ok(mut sync) = sync else { sys_process::exit_now(FAILED) };
@@ -75,7 +82,11 @@ fn walk(
 ) -> Result<Infallible, StepError> {
     let proc = enter(plan, fds, hold, sync)?;
     let place = match &plan.root {
-        Some(root) => root::build(plan, root, fds, proc.as_ref())?,
+        Some(root) => {
+            let built = root::build(plan, root, fds, proc.as_ref())?;
+            hooks::before_the_switch(&root.hooks, sync)?;
+            built.close_and_switch(root, &plan.process.cwd)?
+        }
         None => root::joined(plan)?,
     };
     if let Some(terminal) = &place.terminal {
@@ -87,6 +98,9 @@ fn walk(
 
     let program = program::find(&plan.process)?;
     wait_at_gate(plan, fds, sync)?;
+    if let Some(root) = &plan.root {
+        hooks::before_the_program(&root.hooks, &plan.process)?;
+    }
     identity::confine(&plan.process, sync)?;
     program.execute()
 }
@@ -138,24 +152,37 @@ fn enter(
         keyring::new_session().at("make a session keyring", "")?;
     }
 
+    if !plan.process.affinity.initial.is_empty() {
+        sched::set_affinity(0, &plan.process.affinity.initial)
+            .at("run on the processors of", "execCPUAffinity")?;
+    }
     for tasks in &plan.placement.tasks {
         let tasks = tasks.of(fds).at("find a cgroup's tasks file", "")?;
         unistd::write(tasks, b"0").at("enter the cgroup", "")?;
     }
     if let Some(mut hold) = hold {
-        wait_until_mapped(&mut hold)?;
-        become_root_of_user_namespace()?;
+        wait_until_settled(&mut hold)?;
     }
     // Made in the maker's mount namespace, where nothing can be mounted over it, and before a user namespace
     // is joined in which it could not be made.
     let proc = Proc::open_if_needed(plan)?;
-    join(plan, fds, proc.as_ref())?;
+    if in_user_namespace(plan) {
+        identity::label(&plan.process, proc.as_ref())?;
+    }
+    clocks::make(&plan.namespaces, proc.as_ref())?;
     let create = CloneFlags::from_bits_retain(plan.namespaces.create as i32);
+    if create.contains(CloneFlags::CLONE_NEWUSER) {
+        become_root_of_user_namespace()?;
+    }
+    join(plan, fds, proc.as_ref())?;
     if create.contains(CloneFlags::CLONE_NEWCGROUP) {
         nix::sched::unshare(CloneFlags::CLONE_NEWCGROUP).at("make the cgroup namespace", "")?;
     }
     if create.contains(CloneFlags::CLONE_NEWNET) {
         net::loopback_up().at("bring the loopback device up", "")?;
+    }
+    for device in &plan.namespaces.net_devices {
+        rtnetlink::settle(device).at("set up the network device", &device.new_name)?;
     }
     if let Some(name) = &plan.namespaces.hostname {
         unistd::sethostname(name).at("set the hostname", name)?;
@@ -191,25 +218,29 @@ fn settle(
 ) -> Result<(), StepError> {
     unistd::setsid().at("lead a session", "")?;
     terminal::connect(&plan.process, place.terminal.as_ref(), fds)?;
-    let in_user_namespace = plan.namespaces.create & libc::CLONE_NEWUSER as u64 != 0
-        || plan.namespaces.joins.iter().any(|join| join.kinds & libc::CLONE_NEWUSER as u64 != 0);
-    if !in_user_namespace {
+    if !in_user_namespace(plan) {
         identity::limit(&plan.process, proc)?;
+        identity::label(&plan.process, proc)?;
     }
     program::enter_directory(&plan.process.cwd, place.cwd.as_fd())?;
     identity::assume(&plan.process)
 }
 
-fn wait_until_mapped(hold: &mut io::PipeReader) -> Result<(), StepError> {
+fn in_user_namespace(plan: &Plan) -> bool {
+    let user = libc::CLONE_NEWUSER as u64;
+    plan.namespaces.create & user != 0 || plan.namespaces.joins.iter().any(|join| join.kinds & user != 0)
+}
+
+fn wait_until_settled(hold: &mut io::PipeReader) -> Result<(), StepError> {
     match hold.read(&mut [0; 1]).at("wait for the id maps", "")? {
         1 => Ok(()),
-        // The maker could not write them, and says so itself.
+        // The maker could not do its part, and says so itself.
         _ => sys_process::exit_now(FAILED),
     }
 }
 
 /// A process that enters a user namespace keeps its outer ids, which mean nobody inside.
-fn become_root_of_user_namespace() -> Result<(), StepError> {
+pub(crate) fn become_root_of_user_namespace() -> Result<(), StepError> {
     crate::sys::identity::setgid(0).at("become group 0 of the user namespace", "")?;
     crate::sys::identity::setuid(0).at("become user 0 of the user namespace", "")
 }

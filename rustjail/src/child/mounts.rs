@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    cgroupfs,
+    cgroupfs, copy_up,
     proc::Proc,
     step::At,
     tree::{Links, Missing, Tree},
@@ -35,12 +35,20 @@ pub(super) fn make(
             mount::attach(source, target.as_fd()).at("bind onto", &mount.target)
         }
         MountKind::FileSystem(file_system) => {
-            let made = create(file_system, mount.attributes.set, &mount.target)?;
-            let only_propagation =
-                Attributes { propagation: mount.attributes.propagation, ..Attributes::default() };
-            change(made.as_fd(), only_propagation, false, &mount.target)?;
-            change(made.as_fd(), mount.recursive, true, &mount.target)?;
             let target = tree.ensure(&mount.target, Missing::Directory, links)?;
+            let later = if file_system.copy_up { libc::MOUNT_ATTR_RDONLY } else { 0 };
+            let made = create(file_system, mount.attributes.set & !later, &mount.target)?;
+            if file_system.copy_up {
+                copy_up::copy(target.as_fd(), made.as_fd())
+                    .at("copy into a tmpfs what is in", &mount.target)?;
+            }
+            let rest = Attributes {
+                set: mount.attributes.set & later,
+                propagation: mount.attributes.propagation,
+                ..Attributes::default()
+            };
+            change(made.as_fd(), rest, false, &mount.target)?;
+            change(made.as_fd(), mount.recursive, true, &mount.target)?;
             mount::attach(made.as_fd(), target.as_fd()).at("mount onto", &mount.target)
         }
         MountKind::Cgroup(view) => {

@@ -8,12 +8,19 @@
 use std::{io::Write, os::fd::OwnedFd, path::Path};
 
 use nix::{
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
-    sys::statfs::{PROC_SUPER_MAGIC, fstatfs},
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2},
+    sys::{
+        stat::Mode,
+        statfs::{PROC_SUPER_MAGIC, fstatfs},
+    },
 };
 
 use super::step::At;
-use crate::{plan::Plan, sync::StepError, sys::mount::FileSystem};
+use crate::{
+    plan::{Labels, Plan},
+    sync::StepError,
+    sys::mount::FileSystem,
+};
 
 /// The root of a detached procfs of this process's PID namespace.
 #[derive(Debug)]
@@ -26,7 +33,10 @@ impl Proc {
         let has_sysctls = plan.root.as_ref().is_some_and(|root| !root.sysctls.is_empty());
         let adjusts =
             plan.process.oom_score_adj.is_some() && plan.namespaces.create & libc::CLONE_NEWUSER as u64 == 0;
-        (makes_cgroup_binds || has_sysctls || adjusts).then(Self::open).transpose()
+        let has_clocks = !plan.namespaces.time_offsets.is_empty();
+        let has_labels = plan.process.labels != Labels::default();
+        let needed = makes_cgroup_binds || has_sysctls || adjusts || has_clocks || has_labels;
+        needed.then(Self::open).transpose()
     }
 
     fn open() -> Result<Self, StepError> {
@@ -49,6 +59,15 @@ impl Proc {
         self.file(Path::new(path), OFlag::O_RDONLY)
             .and_then(std::io::read_to_string)
             .at("read", Path::new("/proc").join(path))
+    }
+
+    /// The time namespace that children of this process are born into. Its link is one of those that lead out
+    /// of procfs, so it alone is followed without the usual care, from a directory opened with it.
+    pub(super) fn time_for_children(&self) -> Result<OwnedFd, StepError> {
+        let name = "time_for_children";
+        self.file(Path::new("self/ns"), OFlag::O_PATH | OFlag::O_DIRECTORY)
+            .and_then(|directory| Ok(openat(&directory, name, OFlag::O_CLOEXEC, Mode::empty())?))
+            .at("open", "/proc/self/ns/time_for_children")
     }
 
     fn file(&self, path: &Path, flags: OFlag) -> std::io::Result<std::fs::File> {

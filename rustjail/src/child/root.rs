@@ -12,6 +12,7 @@ use nix::{
     errno::Errno,
     fcntl::OFlag,
     mount::{MntFlags, umount2},
+    sys::stat::fstat,
     unistd,
 };
 
@@ -37,19 +38,27 @@ pub(super) struct Place {
     pub(super) terminal: Option<Terminal>,
 }
 
-/// Builds the tree of a new container and makes it `/`.
-pub(super) fn build(
+/// A tree with everything in it that a container needs, not yet `/`.
+#[derive(Debug)]
+pub(super) struct Built<'fd> {
+    host: OwnedFd,
+    tree: Tree<'fd>,
+    terminal: Option<Terminal>,
+}
+
+/// Builds the tree of a new container.
+pub(super) fn build<'fd>(
     plan: &Plan,
     root: &Root,
-    fds: &[BorrowedFd<'_>],
+    fds: &[BorrowedFd<'fd>],
     proc: Option<&Proc>,
-) -> Result<Place, StepError> {
+) -> Result<Built<'fd>, StepError> {
     let host = open_directory("/")?;
-    let slave = Attributes { propagation: libc::MS_SLAVE, ..Attributes::default() };
-    mount::set_attributes(host.as_fd(), slave, true).at("keep this mount namespace's mounts from", "/")?;
+    mount::set_attributes(host.as_fd(), SLAVE, true).at("keep this mount namespace's mounts from", "/")?;
     let tree = root.tree.of(fds).at("find the root file system", "")?;
-    mount::set_attributes(tree, slave, true).at("set the propagation of", "the root file system")?;
-    mount::attach(tree, host.as_fd()).at("attach", "the root file system")?;
+    // A shared one cannot be pivoted to, and would hand the container's mounts back to the host's copy of it.
+    mount::set_attributes(tree, SLAVE, true).at("set the propagation of", "the root file system")?;
+    attach(tree, host.as_fd(), root.place.as_deref())?;
 
     let tree = Tree(tree);
     for mount in &root.mounts {
@@ -65,28 +74,51 @@ pub(super) fn build(
             .at("find the private", "procfs")?
             .write(Path::new("sys").join(path), value)?;
     }
-    masks::hide(&root.masked, tree)?;
-    masks::protect(&root.readonly_paths, tree)?;
-    let cwd = tree.ensure(&plan.process.cwd, Missing::Directory, Links::Follow)?;
-    if root.readonly_dev {
-        let dev = tree.open("/dev", OFlag::O_PATH, Links::Refuse).at("open", "/dev")?;
-        mount::set_attributes(dev.as_fd(), READ_ONLY, false).at("make read-only", "/dev")?;
-    }
-    if root.readonly {
-        mount::set_attributes(tree.0, READ_ONLY, false).at("make read-only", "/")?;
-    }
-    if root.no_pivot {
-        hide_host(&host, tree.0)?
-    } else {
-        switch(host, tree.0)?
-    }
-    if let Some(propagation) = root.propagation {
-        let attributes = Attributes { propagation: propagation.kind, ..Attributes::default() };
-        mount::set_attributes(tree.0, attributes, propagation.recursive).at("set the propagation of", "/")?;
-    }
-    Ok(Place { cwd, terminal })
+    Ok(Built { host, tree, terminal })
 }
 
+/// Puts the tree where it can be seen: over the host's, or at the place it is a copy of, for hooks.
+fn attach(tree: BorrowedFd<'_>, host: BorrowedFd<'_>, place: Option<&Path>) -> Result<(), StepError> {
+    let Some(path) = place else {
+        return mount::attach(tree, host).at("attach", "the root file system");
+    };
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+    let found = Tree(host).open(path, flags, Links::Refuse).at("find the root file system at", path)?;
+    let (is, should) = (fstat(&found).at("look at", path)?, fstat(tree).at("look at", path)?);
+    if (is.st_dev, is.st_ino) != (should.st_dev, should.st_ino) {
+        return Err(Errno::ESTALE).at("find again the root file system at", path);
+    }
+    mount::attach(tree, found.as_fd()).at("attach the root file system at", path)
+}
+
+impl Built<'_> {
+    /// Covers what is not for the container, and makes the tree `/`.
+    pub(super) fn close_and_switch(self, root: &Root, cwd: &Path) -> Result<Place, StepError> {
+        let Self { host, tree, terminal } = self;
+        masks::hide(&root.masked, tree)?;
+        masks::protect(&root.readonly_paths, tree)?;
+        let cwd = tree.ensure(cwd, Missing::Directory, Links::Follow)?;
+        if root.readonly_dev {
+            let dev = tree.open("/dev", OFlag::O_PATH, Links::Refuse).at("open", "/dev")?;
+            mount::set_attributes(dev.as_fd(), READ_ONLY, false).at("make read-only", "/dev")?;
+        }
+        if root.readonly {
+            mount::set_attributes(tree.0, READ_ONLY, false).at("make read-only", "/")?;
+        }
+        match root.no_pivot {
+            true => hide_host(&host, tree.0)?,
+            false => switch(host, tree.0)?,
+        }
+        if let Some(propagation) = root.propagation {
+            let attributes = Attributes { propagation: propagation.kind, ..Attributes::default() };
+            mount::set_attributes(tree.0, attributes, propagation.recursive)
+                .at("set the propagation of", "/")?;
+        }
+        Ok(Place { cwd, terminal })
+    }
+}
+
+const SLAVE: Attributes = Attributes { set: 0, clear: 0, propagation: libc::MS_SLAVE };
 const READ_ONLY: Attributes = Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0 };
 
 /// Finds the places of a container that was joined.

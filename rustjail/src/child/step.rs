@@ -24,7 +24,7 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
 }
 
 /// The kinds of namespace in `flags`, for people.
-pub(super) fn names(flags: CloneFlags) -> String {
+pub(crate) fn names(flags: CloneFlags) -> String {
     const NAMES: [(i32, &str); 8] = [
         (libc::CLONE_NEWNS, "mount"),
         (libc::CLONE_NEWPID, "pid"),

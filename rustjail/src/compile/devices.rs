@@ -72,6 +72,12 @@ fn convert(device: &LinuxDevice) -> Result<Device, CompileError> {
     };
     let mode = device.file_mode().unwrap_or(0o666) & 0o7777;
     let (uid, gid) = (device.uid().unwrap_or(0), device.gid().unwrap_or(0));
+    // -1 tells chown to leave an owner as it is.
+    for (field, id) in [("linux.devices uid", uid), ("linux.devices gid", gid)] {
+        if id == u32::MAX {
+            return Err(CompileError::Id { field, id });
+        }
+    }
     Ok(Device { path, kind, major, minor, mode, uid, gid })
 }
 

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::seccomp::SeccompError;
+use crate::{hooks::HookError, resctrl::ResctrlError, seccomp::SeccompError};
 
 /// What is wrong with a request. Each names the place in the configuration, so that whoever wrote it can
 /// mend it.
@@ -100,6 +100,30 @@ pub enum CompileError {
     /// The host's control groups cannot be shown to the container.
     #[error("cannot find out how the host's control groups are mounted: {0}")]
     Cgroups(io::Error),
+    /// A hook that could never be run.
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    /// A label of a security module that the kernel does not run.
+    #[error(
+        "{field} is a label of {module}, which this kernel does not run: remove it, or boot with {module} enabled"
+    )]
+    NoSecurityModule {
+        /// Where it is set.
+        field: &'static str,
+        /// Which module.
+        module: &'static str,
+    },
+    /// A network device that is to be handed to the container.
+    #[error("linux.netDevices: cannot use the device {name}: {source}")]
+    NetDevice {
+        /// As the machine knows it.
+        name: String,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// The group of `linux.intelRdt`.
+    #[error(transparent)]
+    Resctrl(#[from] ResctrlError),
     /// The seccomp profile.
     #[error("linux.seccomp: {0}")]
     Seccomp(#[from] SeccompError),

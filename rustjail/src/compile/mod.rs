@@ -6,8 +6,9 @@
 //! asks for and the runtime does not do is an error, never a silent omission.
 
 use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
+    fs, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -20,22 +21,29 @@ use crate::{
     cgroup,
     launch::Launch,
     plan::{
-        Gate, Join, MAX_SLOTS, MountKind, Namespaces, Placement, Plan, Process as PlanProcess, Root, Slot,
-        Stdio as PlanStdio, slot,
+        Gate, Hooks, Join, MAX_SLOTS, MountKind, Namespaces, Placement, Plan, Process as PlanProcess, Root,
+        Slot, Stdio as PlanStdio, slot,
     },
+    resctrl,
     sys::mount::clone_tree,
 };
 
 mod cgroups;
 mod devices;
 mod error;
+mod hooks;
+mod ids;
+mod labels;
 mod mounts;
 mod namespaces;
+mod netdevices;
 mod options;
 mod paths;
 mod process;
-mod refuse;
+mod ranges;
+mod scheduling;
 mod sysctl;
+mod version;
 
 pub use error::CompileError;
 pub use namespaces::NamespaceKind;
@@ -60,6 +68,8 @@ pub enum Stdio {
 /// A container to be created.
 #[derive(Debug)]
 pub struct ContainerRequest<'a> {
+    /// What hooks are told the container is called.
+    pub id: &'a str,
     /// The runtime-spec configuration.
     pub spec: &'a Spec,
     /// What relative paths of the spec are relative to.
@@ -71,6 +81,8 @@ pub struct ContainerRequest<'a> {
     pub join: Vec<(NamespaceKind, OwnedFd)>,
     /// Where its processes are placed; `None` leaves them in the caller's cgroup.
     pub placement: Option<cgroup::Placement>,
+    /// The group that `linux.intelRdt` asks for, if it does.
+    pub resctrl: Option<&'a resctrl::Group>,
     /// The child's end of `sync::pair`.
     pub sync: OwnedFd,
 }
@@ -88,6 +100,8 @@ pub struct ExecRequest<'a> {
     pub stdio: Stdio,
     /// Where the process is placed.
     pub placement: Option<cgroup::Placement>,
+    /// The container's group, if `linux.intelRdt` asks for one.
+    pub resctrl: Option<&'a resctrl::Group>,
     /// The child's end of `sync::pair`.
     pub sync: OwnedFd,
 }
@@ -95,14 +109,16 @@ pub struct ExecRequest<'a> {
 /// The launch of a container's init.
 pub fn container(request: ContainerRequest<'_>) -> Result<Launch, CompileError> {
     let spec = request.spec;
-    refuse::spec(spec)?;
+    version::check(spec.version())?;
+    let hooks = hooks::of_container(spec, request.id, request.bundle)?;
     let mut fds = Vec::new();
     let requested = spec.process().as_ref().ok_or(CompileError::Missing("process"))?;
     let process = process::convert(requested, None, spec, request.stdio, &mut fds)?;
     let namespaces = namespaces::of_container(spec, request.join, &mut fds)?;
     let console = matches!(process.stdio, PlanStdio::Terminal(_));
-    let root = root(spec, request.bundle, &namespaces, console, &mut fds)?;
-    let placement = place(request.placement, &mut fds);
+    process::belongs(&process, &namespaces)?;
+    let root = root(spec, request.bundle, &namespaces, console, hooks, &mut fds)?;
+    let placement = place(spec, request.placement, request.resctrl, &mut fds)?;
     let sync = slot(&mut fds, request.sync);
     finish(plan(namespaces, placement, Some(root), process, sync), fds)
 }
@@ -110,14 +126,13 @@ pub fn container(request: ContainerRequest<'_>) -> Result<Launch, CompileError> 
 /// The launch of one more process in a container.
 pub fn exec(request: ExecRequest<'_>) -> Result<Launch, CompileError> {
     let spec = request.spec;
-    refuse::spec(spec)?;
     let mut fds = Vec::new();
     let defaults = spec.process().as_ref();
     let process = process::convert(request.process, defaults, spec, request.stdio, &mut fds)?;
     let init = slot(&mut fds, request.init.try_clone_to_owned().map_err(CompileError::Descriptor)?);
     let namespaces =
         Namespaces { joins: vec![join_init(spec, init)], pid: Some(init), ..Namespaces::default() };
-    let placement = place(request.placement, &mut fds);
+    let placement = place(spec, request.placement, request.resctrl, &mut fds)?;
     let sync = slot(&mut fds, request.sync);
     finish(plan(namespaces, placement, None, process, sync), fds)
 }
@@ -159,11 +174,14 @@ fn root(
     bundle: &Path,
     has: &Namespaces,
     console: bool,
+    hooks: Hooks,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Root, CompileError> {
     let requested = spec.root().as_ref().ok_or(CompileError::Missing("root"))?;
-    let tree = open_root(&bundle.join(requested.path()))?;
+    let (tree, place) = open_root(&bundle.join(requested.path()))?;
     let tree = slot(fds, tree);
+    // Hooks of that time know no other name for the container's tree than its path.
+    let place = (hooks.runtime || !hooks.create_container.is_empty()).then_some(place);
     let mut mounts = mounts::of_container(spec, bundle, has, fds)?;
     let dev = mounts.iter_mut().rev().find(|mount| mount.target == Path::new("/dev"));
     let host_dev = dev.as_ref().is_some_and(|mount| matches!(mount.kind, MountKind::Bind(_)));
@@ -182,6 +200,8 @@ fn root(
         linux.and_then(|linux| linux.rootfs_propagation().as_ref()).filter(|word| !word.is_empty());
     Ok(Root {
         tree,
+        place,
+        hooks,
         mounts,
         devices: if host_dev { Vec::new() } else { devices::of_container(devices)? },
         dev_links: !host_dev,
@@ -206,26 +226,40 @@ fn root(
     })
 }
 
-/// A detached copy of the root file system. Its path is looked up once, links and all (CVE-2025-54867).
-fn open_root(path: &Path) -> Result<OwnedFd, CompileError> {
+/// A detached copy of the root file system, and where that is. Its path is looked up once, links and all
+/// (CVE-2025-54867).
+fn open_root(path: &Path) -> Result<(OwnedFd, PathBuf), CompileError> {
     if !path.is_absolute() {
         return Err(CompileError::invalid("root.path", path.display(), "is relative, and so is the bundle"));
     }
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    open(path, flags, Mode::empty())
-        .map_err(Into::into)
-        .and_then(|place| clone_tree(place.as_fd(), true))
-        .map_err(|source| CompileError::Root { path: path.to_owned(), source })
+    let open = || -> io::Result<_> {
+        let place = open(path, flags, Mode::empty())?;
+        let found = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
+        Ok((clone_tree(place.as_fd(), true)?, found))
+    };
+    open().map_err(|source| CompileError::Root { path: path.to_owned(), source })
 }
 
-fn place(placement: Option<cgroup::Placement>, fds: &mut Vec<OwnedFd>) -> Placement {
-    let Some(placement) = placement else {
-        return Placement::default();
-    };
-    Placement {
-        into: placement.into.map(|fd| slot(fds, fd)),
-        tasks: placement.tasks.into_iter().map(|fd| slot(fds, fd)).collect(),
+fn place(
+    spec: &Spec,
+    placement: Option<cgroup::Placement>,
+    resctrl: Option<&resctrl::Group>,
+    fds: &mut Vec<OwnedFd>,
+) -> Result<Placement, CompileError> {
+    let placement = placement.unwrap_or_default();
+    let into = placement.into.map(|fd| slot(fds, fd));
+    let mut tasks: Vec<Slot> = placement.tasks.into_iter().map(|fd| slot(fds, fd)).collect();
+    let wanted = spec.linux().as_ref().is_some_and(|linux| linux.intel_rdt().is_some());
+    match resctrl {
+        Some(group) => tasks.push(slot(fds, group.tasks()?)),
+        None if wanted => {
+            let advice = "remove it from the configuration, or give the container a resctrl group";
+            return Err(CompileError::Unsupported { field: "linux.intelRdt".into(), advice });
+        }
+        None => {}
     }
+    Ok(Placement { into, tasks })
 }
 
 fn finish(plan: Plan, fds: Vec<OwnedFd>) -> Result<Launch, CompileError> {

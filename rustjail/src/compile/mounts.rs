@@ -15,9 +15,9 @@ use nix::{
 };
 use oci_spec::runtime::{Mount as Requested, Spec};
 
-use super::{CompileError, NamespaceKind, cgroups, namespaces, options::Options, paths};
+use super::{CompileError, NamespaceKind, cgroups, ids, labels, namespaces, options::Options, paths};
 use crate::{
-    plan::{Attributes, Bind, FileSystem, FsOption, Mount, MountKind, Namespaces, slot},
+    plan::{Attributes, Bind, FileSystem, FsOption, IdMapped, Mount, MountKind, Namespaces, slot},
     sys::mount::clone_tree,
 };
 
@@ -47,7 +47,29 @@ pub(super) fn of_container(
     has: &Namespaces,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Vec<Mount>, CompileError> {
-    spec.mounts().iter().flatten().map(|requested| convert(requested, bundle, has, fds)).collect()
+    let label = labels::of_mounts(spec.linux().as_ref().and_then(|linux| linux.mount_label().as_ref()))?;
+    let convert = |requested| {
+        let mut mount = convert(requested, bundle, has, fds)?;
+        if let (MountKind::FileSystem(file_system), Some(label)) = (&mut mount.kind, &label) {
+            file_system.label(label);
+        }
+        Ok(mount)
+    };
+    spec.mounts().iter().flatten().map(convert).collect()
+}
+
+impl FileSystem {
+    /// Those of the kernel's own have their labels from its policy, and one that is asked for stays.
+    fn label(&mut self, label: &FsOption) {
+        let own = ["proc", "sysfs", "mqueue", "cgroup", "cgroup2"].contains(&self.kind.as_str());
+        let has_one = |option: &FsOption| {
+            let (FsOption::Flag(key) | FsOption::Value(key, _)) = option;
+            key.ends_with("context")
+        };
+        if !own && !self.options.iter().any(has_one) {
+            self.options.push(label.clone());
+        }
+    }
 }
 
 fn convert(
@@ -58,9 +80,6 @@ fn convert(
 ) -> Result<Mount, CompileError> {
     let target = paths::in_container("mounts destination", requested.destination())?;
     let refuse = |problem| CompileError::Mount { destination: target.clone(), problem };
-    if requested.uid_mappings().is_some() || requested.gid_mappings().is_some() {
-        return Err(refuse("has id mappings, which are not supported"));
-    }
     if target == Path::new("/") {
         return Err(refuse("is the root file system, which root.path names"));
     }
@@ -74,18 +93,25 @@ fn convert(
             return Err(refuse("nothing may be mounted there, within procfs"));
         }
     }
+    let maps = requested.uid_mappings().is_some() || requested.gid_mappings().is_some();
+    if !is_bind && (maps || options.map.is_some()) {
+        return Err(refuse("has mapped ids, which only a bind mount can have"));
+    }
+    if options.copy_up && (is_bind || kind != "tmpfs") {
+        return Err(refuse("has the option tmpcopyup, which only a tmpfs can have"));
+    }
     match kind {
-        _ if is_bind => bind(requested, target, options, bundle, fds),
+        _ if is_bind => bind(requested, target, options, bundle, has, fds),
         "" | "none" => Err(refuse("has neither a type nor the option bind")),
         "cgroup" | "cgroup2" => {
             let namespaced = namespaces::has(has, NamespaceKind::Cgroup);
             let view = cgroups::view(kind == "cgroup2", namespaced)?;
-            Ok(Mount {
-                target,
-                kind: MountKind::Cgroup(view),
-                attributes: options.attributes,
-                recursive: Attributes::default(),
-            })
+            let mut attributes = options.attributes;
+            if !namespaced && namespaces::has(has, NamespaceKind::User) {
+                // It is the machine's own tree, and who is root inside may own a part of it (CVE-2023-25809).
+                attributes.set |= libc::MOUNT_ATTR_RDONLY;
+            }
+            Ok(Mount { target, kind: MountKind::Cgroup(view), attributes, recursive: Attributes::default() })
         }
         _ if target == Path::new("/proc") && kind != "proc" => Err(refuse("has to be of the type proc")),
         _ => Ok(file_system(kind, requested.source().as_deref(), target, options)),
@@ -99,7 +125,7 @@ fn file_system(kind: &str, source: Option<&Path>, target: PathBuf, options: Opti
         data.push(FsOption::Flag("ro".into()));
     }
     let source = source.map(|path| path.to_string_lossy().into_owned()).filter(|text| !text.is_empty());
-    let kind = FileSystem { kind: kind.to_owned(), source, options: data };
+    let kind = FileSystem { kind: kind.to_owned(), source, options: data, copy_up: options.copy_up };
     Mount {
         target,
         kind: MountKind::FileSystem(kind),
@@ -113,8 +139,10 @@ fn bind(
     target: PathBuf,
     options: Options,
     bundle: &Path,
+    has: &Namespaces,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Mount, CompileError> {
+    let mapped = mapped(requested, &target, options.map, has)?;
     if let Some(FsOption::Flag(option) | FsOption::Value(option, _)) = options.data.first() {
         return Err(CompileError::MountOption {
             destination: target,
@@ -141,8 +169,38 @@ fn bind(
         // The copy would otherwise hand mounts made in the container back to the host.
         all.propagation = libc::MS_SLAVE;
     }
-    let kind = MountKind::Bind(Bind { tree: slot(fds, tree), directory: found.directory });
+    let kind = MountKind::Bind(Bind { tree: slot(fds, tree), directory: found.directory, mapped });
     Ok(Mount { target, kind, attributes: options.attributes, recursive: all })
+}
+
+/// Which ids the files are to be shown with: those of the mount's own maps, or those of the container's user
+/// namespace.
+fn mapped(
+    requested: &Requested,
+    target: &Path,
+    option: Option<bool>,
+    has: &Namespaces,
+) -> Result<Option<IdMapped>, CompileError> {
+    let refuse = |problem| CompileError::Mount { destination: target.to_owned(), problem };
+    let recursive = option.unwrap_or(false);
+    let uids = ids::map("mounts uidMappings", requested.uid_mappings().as_ref())?;
+    let gids = ids::map("mounts gidMappings", requested.gid_mappings().as_ref())?;
+    match (uids.is_empty(), gids.is_empty(), option) {
+        (false, false, _) => Ok(Some(IdMapped { uids, gids, namespace: None, recursive })),
+        (true, true, None) => Ok(None),
+        (true, true, Some(_)) => {
+            let user = NamespaceKind::User;
+            let joined = has.joins.iter().find(|join| join.kinds == user.flag()).map(|join| join.fd);
+            if joined.is_none() && has.create & user.flag() == 0 {
+                return Err(refuse(
+                    "has the option idmap, but neither maps of its own nor a user namespace to take them from",
+                ));
+            }
+            let (uids, gids) = (has.uid_map.clone(), has.gid_map.clone());
+            Ok(Some(IdMapped { uids, gids, namespace: joined, recursive }))
+        }
+        _ => Err(refuse("has uidMappings or gidMappings, and not the other: it takes both")),
+    }
 }
 
 struct Found {

@@ -2,15 +2,16 @@
 
 use std::{
     fs::File,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
 };
 
-use oci_spec::runtime::{Linux, LinuxIdMapping, LinuxNamespaceType, Spec};
+use nix::sys::stat::{fstat, stat};
+use oci_spec::runtime::{Linux, LinuxNamespaceType, Spec};
 
-use super::CompileError;
+use super::{CompileError, ids, netdevices};
 use crate::{
-    plan::{IdMap, Join, Namespaces, slot},
+    plan::{Join, Namespaces, TimeOffset, slot},
     sys::nsfs,
 };
 
@@ -62,6 +63,15 @@ impl NamespaceKind {
             Self::User => "user",
             Self::Cgroup => "cgroup",
             Self::Time => "time",
+        }
+    }
+
+    /// Its name in `/proc/PID/ns`.
+    fn file(self) -> &'static str {
+        match self {
+            Self::Mount => "mnt",
+            Self::Network => "net",
+            other => other.name(),
         }
     }
 }
@@ -126,11 +136,13 @@ pub(super) fn of_container(
             Some(path) => enter(&mut namespaces, kind, open(kind, path)?, fds)?,
         }
     }
-    if namespaces.create & NamespaceKind::Mount.flag() == 0 {
+    if !has(&namespaces, NamespaceKind::Mount) {
         return Err(CompileError::NeedsNamespace { field: "root".into(), kind: NamespaceKind::Mount.name() });
     }
     map_ids(&mut namespaces, linux)?;
     name_host(&mut namespaces, spec)?;
+    set_clocks(&mut namespaces, linux)?;
+    namespaces.net_devices = netdevices::of_container(&namespaces, linux)?;
     Ok(namespaces)
 }
 
@@ -143,15 +155,13 @@ fn enter(
     if has(namespaces, kind) {
         return Err(CompileError::invalid("the list of namespaces to join", kind.name(), "has it twice"));
     }
-    if matches!(kind, NamespaceKind::Mount | NamespaceKind::User) {
-        return Err(CompileError::Unsupported {
-            field: format!("a path for the {} namespace", kind.name()),
-            advice: "a container gets its own; run a process in an existing container by exec",
-        });
-    }
     // A pidfd knows no such request; whether it is one, setns finds out.
     if nsfs::kind(fd.as_fd()).is_ok_and(|found| found != kind.flag()) {
         return Err(CompileError::NamespaceKind { kind: kind.name() });
+    }
+    if is_own(kind, fd.as_fd()) {
+        // Shared with the machine, as if it were not listed: nothing of it is the container's to set.
+        return Ok(());
     }
     let fd = slot(fds, fd);
     match kind {
@@ -159,6 +169,12 @@ fn enter(
         _ => namespaces.joins.push(Join { fd, kinds: kind.flag() }),
     }
     Ok(())
+}
+
+/// Whether `fd` is the namespace this process is in.
+fn is_own(kind: NamespaceKind, fd: BorrowedFd<'_>) -> bool {
+    let own = stat(format!("/proc/self/ns/{}", kind.file()).as_str());
+    matches!((fstat(fd), own), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
 fn open(kind: NamespaceKind, path: &PathBuf) -> Result<OwnedFd, CompileError> {
@@ -174,23 +190,66 @@ fn open(kind: NamespaceKind, path: &PathBuf) -> Result<OwnedFd, CompileError> {
 }
 
 fn map_ids(namespaces: &mut Namespaces, linux: Option<&Linux>) -> Result<(), CompileError> {
-    let map = |list: Option<&Vec<LinuxIdMapping>>| -> Vec<IdMap> {
-        let range = |id: &LinuxIdMapping| IdMap {
-            inside: id.container_id(),
-            outside: id.host_id(),
-            count: id.size(),
+    let uids = ids::map("linux.uidMappings", linux.and_then(|linux| linux.uid_mappings().as_ref()))?;
+    let gids = ids::map("linux.gidMappings", linux.and_then(|linux| linux.gid_mappings().as_ref()))?;
+    let user = NamespaceKind::User;
+    if namespaces.create & user.flag() == 0 {
+        // One that is joined has its maps; engines repeat them.
+        return match has(namespaces, user) || (uids.is_empty() && gids.is_empty()) {
+            true => Ok(()),
+            false => require(namespaces, user, "linux.uidMappings or linux.gidMappings"),
         };
-        list.into_iter().flatten().map(range).collect()
-    };
-    namespaces.uid_map = map(linux.and_then(|linux| linux.uid_mappings().as_ref()));
-    namespaces.gid_map = map(linux.and_then(|linux| linux.gid_mappings().as_ref()));
-    let has_user = has(namespaces, NamespaceKind::User);
-    match (has_user, namespaces.uid_map.is_empty(), namespaces.gid_map.is_empty()) {
-        (true, true, _) => Err(CompileError::Missing("linux.uidMappings, which a user namespace needs")),
-        (true, _, true) => Err(CompileError::Missing("linux.gidMappings, which a user namespace needs")),
-        (true, ..) | (false, true, true) => Ok(()),
-        (false, ..) => require(namespaces, NamespaceKind::User, "linux.uidMappings or linux.gidMappings"),
     }
+    for (map, missing, rootless) in [
+        (
+            &uids,
+            "linux.uidMappings, which a user namespace needs",
+            "linux.uidMappings with user 0, who sets the container up",
+        ),
+        (
+            &gids,
+            "linux.gidMappings, which a user namespace needs",
+            "linux.gidMappings with group 0, who sets the container up",
+        ),
+    ] {
+        if map.is_empty() {
+            return Err(CompileError::Missing(missing));
+        }
+        if !ids::contains(map, 0) {
+            return Err(CompileError::Missing(rootless));
+        }
+    }
+    (namespaces.uid_map, namespaces.gid_map) = (uids, gids);
+    Ok(())
+}
+
+fn set_clocks(namespaces: &mut Namespaces, linux: Option<&Linux>) -> Result<(), CompileError> {
+    let offsets = linux.and_then(|linux| linux.time_offsets().as_ref());
+    for (clock, offset) in offsets.into_iter().flatten() {
+        if namespaces.create & NamespaceKind::Time.flag() == 0 {
+            let (field, kind) = ("linux.timeOffsets".to_owned(), NamespaceKind::Time.name());
+            return Err(CompileError::NeedsNamespace { field, kind });
+        }
+        if !matches!(clock.as_str(), "monotonic" | "boottime") {
+            return Err(CompileError::invalid(
+                "linux.timeOffsets",
+                clock,
+                "is not a clock that can be offset: those are monotonic and boottime",
+            ));
+        }
+        let nanoseconds = offset.nanosecs().unwrap_or(0);
+        if nanoseconds >= 1_000_000_000 {
+            return Err(CompileError::invalid(
+                "linux.timeOffsets nanosecs",
+                nanoseconds,
+                "is a second or more",
+            ));
+        }
+        let seconds = offset.secs().unwrap_or(0);
+        namespaces.time_offsets.push(TimeOffset { clock: clock.clone(), seconds, nanoseconds });
+    }
+    namespaces.time_offsets.sort_by(|a, b| a.clock.cmp(&b.clock));
+    Ok(())
 }
 
 fn name_host(namespaces: &mut Namespaces, spec: &Spec) -> Result<(), CompileError> {

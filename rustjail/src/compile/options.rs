@@ -32,6 +32,11 @@ enum Word {
     Bind {
         recursive: bool,
     },
+    /// Shown with mapped ids.
+    Map {
+        recursive: bool,
+    },
+    CopyUp,
     /// Of the file system, not the mount.
     Super,
     Nothing,
@@ -94,9 +99,9 @@ const TABLE: &[(&str, Word)] = &[
     ("mand", Word::Super),
     ("nomand", Word::Super),
     ("remount", Word::Refused("changes a mount, and this one is new")),
-    ("idmap", Word::Refused("asks for an id-mapped mount, which is not supported")),
-    ("ridmap", Word::Refused("asks for an id-mapped mount, which is not supported")),
-    ("tmpcopyup", Word::Refused("is an extension of other runtimes, which is not supported")),
+    ("idmap", Word::Map { recursive: false }),
+    ("ridmap", Word::Map { recursive: true }),
+    ("tmpcopyup", Word::CopyUp),
     ("copy-symlink", Word::Refused("is an extension of other runtimes, which is not supported")),
     ("src-nofollow", Word::Refused("is an extension of other runtimes, which is not supported")),
     ("dest-nofollow", Word::Refused("is an extension of other runtimes, which is not supported")),
@@ -116,6 +121,10 @@ pub(super) struct Options {
     pub(super) attributes: Attributes,
     /// Of the mount and all below it.
     pub(super) recursive: Attributes,
+    /// With mapped ids; those below as well when the value is true.
+    pub(super) map: Option<bool>,
+    /// Beginning as a copy of what is hidden.
+    pub(super) copy_up: bool,
     /// For the file system.
     pub(super) data: Vec<FsOption>,
 }
@@ -157,6 +166,8 @@ impl Options {
                 self.recursive.propagation = if recursive { kind } else { 0 };
             }
             Word::Bind { recursive } => self.bind = Some(recursive || self.bind == Some(true)),
+            Word::Map { recursive } => self.map = Some(recursive || self.map == Some(true)),
+            Word::CopyUp => self.copy_up = true,
             Word::Super => self.data.push(FsOption::Flag(word.to_owned())),
             Word::Nothing => {}
             Word::Refused(why) => return Err(why),
@@ -251,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_name() {
-        for word in ["idmap", "tmpcopyup", "remount", "", "=x"] {
+        for word in ["copy-symlink", "remount", "", "=x"] {
             assert!(
                 matches!(parse(&[word]), Err(CompileError::MountOption { option, .. }) if option == word)
             );

@@ -3,13 +3,13 @@
 use std::{os::fd::OwnedFd, path::Path, str::FromStr};
 
 use oci_spec::runtime::{
-    Capabilities as Names, LinuxCapabilities, LinuxPersonalityDomain, PosixRlimit, PosixRlimitType,
-    Process as Requested, Spec, User,
+    Capabilities as Names, LinuxCapabilities, LinuxPersonality, LinuxPersonalityDomain, PosixRlimit,
+    PosixRlimitType, Process as Requested, Spec, User,
 };
 
-use super::{CompileError, Stdio, refuse};
+use super::{CompileError, Stdio, ids, labels, scheduling};
 use crate::{
-    plan::{self, Capabilities, Identity, Process, Rlimit, WindowSize, slot},
+    plan::{self, Affinity, Capabilities, Identity, Namespaces, Process, Rlimit, WindowSize, slot},
     seccomp,
 };
 
@@ -27,10 +27,11 @@ pub(super) fn convert(
     stdio: Stdio,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Process, CompileError> {
-    refuse::process(requested)?;
     let capabilities = requested.capabilities().as_ref().or(defaults.and_then(|p| p.capabilities().as_ref()));
     let limits = requested.rlimits().as_ref().or(defaults.and_then(|p| p.rlimits().as_ref()));
     let adjustment = requested.oom_score_adj().or(defaults.and_then(Requested::oom_score_adj));
+    let scheduler = requested.scheduler().as_ref().or(defaults.and_then(|p| p.scheduler().as_ref()));
+    let io_priority = requested.io_priority().as_ref().or(defaults.and_then(|p| p.io_priority().as_ref()));
     let linux = spec.linux().as_ref();
     let seccomp = linux.and_then(|linux| linux.seccomp().as_ref());
     Ok(Process {
@@ -43,15 +44,39 @@ pub(super) fn convert(
         rlimits: rlimits(limits)?,
         no_new_privileges: requested.no_new_privileges().unwrap_or(false),
         oom_score_adj: adjustment.map(in_oom_range).transpose()?,
-        personality: linux.and_then(|linux| linux.personality().as_ref()).map(
-            |personality| match personality.domain() {
-                LinuxPersonalityDomain::PerLinux => PERSONALITIES[0],
-                LinuxPersonalityDomain::PerLinux32 => PERSONALITIES[1],
-            },
-        ),
+        personality: linux.and_then(|linux| linux.personality().as_ref()).map(personality).transpose()?,
+        scheduler: scheduler.map(scheduling::scheduler).transpose()?,
+        io_priority: io_priority.map(scheduling::io_priority).transpose()?,
+        affinity: affinity(requested, defaults)?,
+        memory_policy: linux
+            .and_then(|linux| linux.memory_policy().as_ref())
+            .map(scheduling::memory_policy)
+            .transpose()?,
+        labels: labels::of_process(requested, defaults)?,
         seccomp: seccomp.map(seccomp::compile).transpose()?,
         stdio: connect(stdio, requested, fds),
     })
+}
+
+fn personality(requested: &LinuxPersonality) -> Result<u32, CompileError> {
+    if let Some(flag) = requested.flags().iter().flatten().next() {
+        return Err(CompileError::invalid(
+            "linux.personality.flags",
+            flag,
+            "is not defined: the specification reserves flags",
+        ));
+    }
+    Ok(match requested.domain() {
+        LinuxPersonalityDomain::PerLinux => PERSONALITIES[0],
+        LinuxPersonalityDomain::PerLinux32 => PERSONALITIES[1],
+    })
+}
+
+/// It is about execs only: a container's init runs where its cgroup lets it.
+fn affinity(requested: &Requested, defaults: Option<&Requested>) -> Result<Affinity, CompileError> {
+    let Some(defaults) = defaults else { return Ok(Affinity::default()) };
+    let affinity = requested.exec_cpu_affinity().as_ref().or(defaults.exec_cpu_affinity().as_ref());
+    affinity.map_or_else(|| Ok(Affinity::default()), scheduling::affinity)
 }
 
 fn args(requested: &Requested) -> Result<Vec<String>, CompileError> {
@@ -102,6 +127,25 @@ fn identity(user: &User) -> Result<Identity, CompileError> {
     match all.into_iter().find(|(_, id)| *id == u32::MAX) {
         Some((field, id)) => Err(CompileError::Id { field, id }),
         None => Ok(Identity { uid: user.uid(), gid: user.gid(), groups }),
+    }
+}
+
+/// An error if the user or a group of `process` is nobody in the user namespace that is made for it.
+pub(super) fn belongs(process: &Process, namespaces: &Namespaces) -> Result<(), CompileError> {
+    if namespaces.uid_map.is_empty() {
+        return Ok(());
+    }
+    let Identity { uid, gid, groups } = &process.identity;
+    let mut ids = vec![
+        ("process.user.uid", *uid, &namespaces.uid_map),
+        ("process.user.gid", *gid, &namespaces.gid_map),
+    ];
+    ids.extend(groups.iter().map(|group| ("process.user.additionalGids", *group, &namespaces.gid_map)));
+    match ids.into_iter().find(|(_, id, map)| !ids::contains(map, *id)) {
+        Some((field, id, _)) => {
+            Err(CompileError::invalid(field, id, "is not mapped in the container's user namespace"))
+        }
+        None => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Slot;
 use crate::seccomp::Filter;
+pub use crate::sys::sched::Scheduler;
 
 /// Everything between the namespaces and execve.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,6 +31,16 @@ pub struct Process {
     pub oom_score_adj: Option<i32>,
     /// PER_*.
     pub personality: Option<u32>,
+    /// How it is given processors.
+    pub scheduler: Option<Scheduler>,
+    /// How it is given disks: a class in the bits from 13 on, a level in those below.
+    pub io_priority: Option<u16>,
+    /// Which processors it is given.
+    pub affinity: Affinity,
+    /// Where its memory is.
+    pub memory_policy: Option<MemoryPolicy>,
+    /// What the security modules know it by.
+    pub labels: Labels,
     /// The system calls it may make.
     pub seccomp: Option<Filter>,
     /// Its descriptors 0 to 2.
@@ -60,6 +71,33 @@ pub struct Capabilities {
     pub permitted: u64,
     /// Kept over execve by any file.
     pub ambient: u64,
+}
+
+/// Sets of processors, bit N of the words for processor N; an empty one changes nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affinity {
+    /// Before it enters the cgroup.
+    pub initial: Vec<u64>,
+    /// Once it is there.
+    pub settled: Vec<u64>,
+}
+
+/// A NUMA policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPolicy {
+    /// MPOL_* with its MPOL_F_*.
+    pub mode: i32,
+    /// Bit N of the words for node N.
+    pub nodes: Vec<u64>,
+}
+
+/// What the program is labelled with by execve.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labels {
+    /// SELinux context.
+    pub selinux: Option<String>,
+    /// AppArmor profile.
+    pub apparmor: Option<String>,
 }
 
 /// A resource limit.

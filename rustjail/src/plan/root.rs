@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::Slot;
+use super::{IdMap, Slot};
+use crate::hooks::{About, Hook};
 pub use crate::sys::mount::Attributes;
 
 /// A root file system and everything that is put into it. All paths are absolute, as the container sees
@@ -13,6 +14,10 @@ pub use crate::sys::mount::Attributes;
 pub struct Root {
     /// A detached copy of the tree that becomes `/`.
     pub tree: Slot,
+    /// Where it is put until it becomes `/`; `None` puts it over the host's. Hooks look for it at its path.
+    pub place: Option<PathBuf>,
+    /// Programs others want run before the container's.
+    pub hooks: Hooks,
     /// Made in this order.
     pub mounts: Vec<Mount>,
     /// Device nodes and FIFOs.
@@ -35,6 +40,19 @@ pub struct Root {
     pub readonly_dev: bool,
     /// What becomes of `/` when it is in place; `None` leaves it a slave of the tree it was copied from.
     pub propagation: Option<Propagation>,
+}
+
+/// The hooks of a container's creation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hooks {
+    /// The maker has some to run in its own namespaces; the child waits for it.
+    pub runtime: bool,
+    /// Run by the child before the root is changed.
+    pub create_container: Vec<Hook>,
+    /// Run by the child before its program.
+    pub start_container: Vec<Hook>,
+    /// What they are told.
+    pub about: About,
 }
 
 /// How mounts made elsewhere show up below a mount, and the other way round.
@@ -77,6 +95,22 @@ pub struct Bind {
     pub tree: Slot,
     /// Decides whether a missing target is made as a directory or a file.
     pub directory: bool,
+    /// The ids its files are shown with.
+    pub mapped: Option<IdMapped>,
+}
+
+/// The id map of a mount, which the maker gives it before there is a child: it takes privileges over the
+/// file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdMapped {
+    /// Of users, `inside` being those of the file system; with `gids`, of a user namespace made for this.
+    pub uids: Vec<IdMap>,
+    /// Of groups.
+    pub gids: Vec<IdMap>,
+    /// An existing user namespace in the place of the two.
+    pub namespace: Option<Slot>,
+    /// The mounts below are mapped as well.
+    pub recursive: bool,
 }
 
 /// A new file system, as fsopen(2) and fsconfig(2) take it.
@@ -88,6 +122,8 @@ pub struct FileSystem {
     pub source: Option<String>,
     /// Its options.
     pub options: Vec<FsOption>,
+    /// It begins as a copy of what it hides.
+    pub copy_up: bool,
 }
 
 /// An option of a file system.

@@ -1,6 +1,6 @@
 //! The descriptor table as a whole.
 
-use std::{ffi::c_uint, io};
+use std::{ffi::c_uint, io, os::unix::process::CommandExt, process::Command};
 
 /// Closes every descriptor from `first` to `last`, both included.
 ///
@@ -12,6 +12,13 @@ pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
 /// Makes every descriptor from `first` on close at execve.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// Has `command` start with nothing but its standard streams, whatever this process was itself started with.
+pub(crate) fn give_standard_streams_only(command: &mut Command) {
+    // SAFETY: between fork and exec of a process that may have threads, this makes one system call and touches
+    // no memory but its own stack.
+    unsafe { command.pre_exec(|| close_on_exec_from(3)) };
 }
 
 fn range(first: u32, last: u32, flags: c_uint) -> io::Result<()> {

@@ -26,6 +26,7 @@ pub mod pidfd;
 pub mod pipe;
 pub mod process;
 pub mod pty;
+pub mod sched;
 pub mod scm;
 pub mod seccomp;
 pub mod wait;

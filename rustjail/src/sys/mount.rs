@@ -125,6 +125,28 @@ pub fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes, recursive: 
     Ok(())
 }
 
+/// Has the ids of the files of a detached mount (and of all below it when `recursive`) shown as the user
+/// namespace `map` maps them. Takes privileges over the file system, and a mount is mapped once at most.
+pub fn map_ids(mount: BorrowedFd<'_>, map: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
+    // SAFETY: mount_attr is plain integers, for which all zeroes is a value.
+    let mut attr: libc::mount_attr = unsafe { std::mem::zeroed() };
+    attr.attr_set = libc::MOUNT_ATTR_IDMAP;
+    attr.userns_fd = map.as_raw_fd() as u64;
+    let flags = libc::AT_EMPTY_PATH as u32 | recursion(recursive);
+    // SAFETY: the path is an empty C string, `attr` is as long as said, and its descriptor is borrowed.
+    super::check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    })?;
+    Ok(())
+}
+
 fn recursion(recursive: bool) -> u32 {
     if recursive { libc::AT_RECURSIVE as u32 } else { 0 }
 }

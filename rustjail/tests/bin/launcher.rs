@@ -4,6 +4,9 @@
 //! terminal to standard output), starts it, runs each further process in it, and exits as the last of them
 //! did; a container that was given further processes is killed after them. Whatever keeps a process from
 //! running is one line on standard error and exit status 125.
+//!
+//! `--tries N` before the bundle does it N times, or until a program that was run does not exit with 0, and tells
+//! how many were run and how many were refused.
 
 use std::{
     error::Error,
@@ -14,9 +17,10 @@ use std::{
     process::ExitCode,
 };
 
-use oci_spec::runtime::{ContainerState, Process, Spec, StateBuilder};
+use oci_spec::runtime::{ContainerState, Process, Spec, State};
 use rustjail::{
     compile::{self, ContainerRequest, ExecRequest, Stdio},
+    hooks::{self, Kind},
     launch::{Launch, Parent, Spawned, spawn},
     seccomp::notify,
     sync::{self, Report},
@@ -37,6 +41,26 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> Result<u8> {
+    match arguments {
+        [flag, tries, rest @ ..] if flag == "--tries" => try_often(tries.parse()?, rest),
+        arguments => run_once(arguments),
+    }
+}
+
+fn try_often(tries: u32, arguments: &[String]) -> Result<u8> {
+    let (mut ran, mut refused) = (0, 0);
+    for _ in 0..tries {
+        match run_once(arguments) {
+            Ok(0) => ran += 1,
+            Ok(code) => return Ok(code),
+            Err(_) => refused += 1,
+        }
+    }
+    println!("{ran} {refused}");
+    Ok(0)
+}
+
+fn run_once(arguments: &[String]) -> Result<u8> {
     let (bundle, processes) = arguments.split_first().ok_or("usage: BUNDLE [PROCESS.json ...]")?;
     let bundle = Path::new(bundle);
     let spec = Spec::load(bundle.join("config.json"))?;
@@ -47,11 +71,39 @@ fn run(arguments: &[String]) -> Result<u8> {
         spec: &spec,
         bundle,
         stdio: stdio(terminal)?,
+        id: "test",
         join: Vec::new(),
         placement: None,
+        resctrl: None,
         sync: child,
     })?;
-    let init = Running::new(&spec, launch, maker, true)?;
+    let life = Life { spec: &spec, bundle };
+    let outcome = run_container(launch, maker, &life, processes);
+    for error in hooks::run_poststop(&spec, &life.state(ContainerState::Stopped, None)) {
+        eprintln!("{error}");
+    }
+    outcome
+}
+
+/// What hooks are told.
+struct Life<'a> {
+    spec: &'a Spec,
+    bundle: &'a Path,
+}
+
+impl Life<'_> {
+    fn state(&self, status: ContainerState, pid: Option<i32>) -> State {
+        hooks::state(self.spec, "test", self.bundle, status, pid)
+    }
+
+    fn run(&self, kind: Kind, status: ContainerState, pid: i32) -> Result<()> {
+        Ok(hooks::run(self.spec, kind, &self.state(status, Some(pid)))?)
+    }
+}
+
+fn run_container(launch: Launch, maker: OwnedFd, life: &Life<'_>, processes: &[String]) -> Result<u8> {
+    let spec = life.spec;
+    let init = Running::new(spec, launch, maker, Some(life))?;
     if processes.is_empty() {
         return init.wait();
     }
@@ -61,15 +113,16 @@ fn run(arguments: &[String]) -> Result<u8> {
         let (maker, child) = sync::pair()?;
         let launch = compile::exec(ExecRequest {
             process: &process,
-            spec: &spec,
+            spec,
             init: init.spawned.pidfd.as_fd(),
             stdio: stdio(process.terminal().unwrap_or(false))?,
             placement: None,
+            resctrl: None,
             sync: child,
         });
         code = launch
             .map_err(Into::into)
-            .and_then(|launch| Running::new(&spec, launch, maker, false)?.wait())
+            .and_then(|launch| Running::new(spec, launch, maker, None)?.wait())
             .inspect_err(|_| init.kill())?;
     }
     init.kill();
@@ -97,7 +150,8 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     /// Spawns the process and brings it to its program.
-    fn new(spec: &'a Spec, launch: Launch, maker: OwnedFd, gated: bool) -> Result<Self> {
+    fn new(spec: &'a Spec, launch: Launch, maker: OwnedFd, life: Option<&Life<'_>>) -> Result<Self> {
+        let gated = life.is_some();
         let fds: Vec<BorrowedFd<'_>> = launch.fds.iter().map(AsFd::as_fd).collect();
         let spawned = spawn(&launch.plan, &fds, Parent::Caller)?;
         drop(launch);
@@ -108,6 +162,14 @@ impl<'a> Running<'a> {
         loop {
             match sync::receive(maker.as_fd())? {
                 Some(Report::Console(master)) => running.master = Some(master),
+                Some(Report::Hooks) => {
+                    for kind in [Kind::Prestart, Kind::CreateRuntime] {
+                        let pid = running.spawned.pid;
+                        life.map_or(Ok(()), |life| life.run(kind, ContainerState::Creating, pid))
+                            .inspect_err(|_| running.end())?;
+                    }
+                    sync::hooks_done(maker.as_fd())?;
+                }
                 Some(Report::Ready) => {
                     ready = true;
                     sync::start(maker.as_fd())?;
@@ -122,7 +184,12 @@ impl<'a> Running<'a> {
                         format!("{}: {error}", if ready || !gated { "start" } else { "create" }).into()
                     );
                 }
-                None if ready || !gated => return Ok(running),
+                None if ready || !gated => {
+                    let pid = running.spawned.pid;
+                    life.map_or(Ok(()), |life| life.run(Kind::Poststart, ContainerState::Running, pid))
+                        .inspect_err(|_| running.end())?;
+                    return Ok(running);
+                }
                 None => return Err("the child died before it was ready".into()),
             }
         }
@@ -134,15 +201,15 @@ impl<'a> Running<'a> {
         let seccomp = self.spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
         let seccomp = seccomp.ok_or("a listener without a profile")?;
         let path = seccomp.listener_path().as_deref().ok_or("a listener without a path")?;
-        let state = StateBuilder::default()
-            .version("1.0.2")
-            .id("test")
-            .status(ContainerState::Creating)
-            .pid(self.spawned.pid)
-            .bundle("/")
-            .build()?;
+        let (bundle, pid) = (Path::new("/"), Some(self.spawned.pid));
+        let state = hooks::state(self.spec, "test", bundle, ContainerState::Creating, pid);
         let metadata = seccomp.listener_metadata().as_deref();
         Ok(notify::hand_over(path, metadata, self.spawned.pid, state, listener.as_fd())?)
+    }
+
+    fn end(&self) {
+        self.kill();
+        let _ = self.wait();
     }
 
     fn kill(&self) {

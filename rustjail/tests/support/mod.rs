@@ -16,9 +16,10 @@ use serde_json::{Value, json};
 /// Where the tests take their one program from (Debian's busybox-static).
 const BUSYBOX: &str = "/bin/busybox";
 
-const APPLETS: [&str; 20] = [
+const APPLETS: &[&str] = &[
     "sh", "cat", "ls", "id", "true", "false", "sleep", "stat", "readlink", "grep", "hostname", "mount",
-    "touch", "env", "pwd", "ulimit", "tty", "stty", "mkdir", "wc",
+    "touch", "env", "pwd", "ulimit", "tty", "stty", "mkdir", "wc", "cut", "head", "tail", "uname", "ionice",
+    "sort", "awk", "tr", "ip", "taskset", "rm", "ln",
 ];
 
 /// A directory with a `config.json` and a `rootfs`, removed when dropped.
@@ -72,28 +73,67 @@ impl Bundle {
         self
     }
 
+    /// Puts the container into a user namespace, where it is root of a file system that is its own.
+    pub fn in_user_namespace(&mut self) -> &mut Self {
+        let map = json!([{"containerID": 0, "hostID": OUTSIDE, "size": 65536}]);
+        self.set("/linux/namespaces/-", json!({"type": "user"}));
+        self.set("/linux/uidMappings", map.clone()).set("/linux/gidMappings", map);
+        give_to_outside(&self.rootfs());
+        self
+    }
+
     /// Creates and starts the container and waits for its end.
     pub fn run(&self) -> Outcome {
         self.launch(&[])
     }
 
-    /// Runs a shell with `script` in the container, whose init only waits.
+    /// Runs `process` in the container, whose init only waits.
     pub fn exec(&mut self, process: Value) -> Outcome {
-        self.set("/process/args", json!(["sleep", "60"]));
-        fs::write(self.path.join("exec.json"), process.to_string()).unwrap();
-        self.launch(&[self.path.join("exec.json")])
+        self.exec_all(&[process])
+    }
+
+    /// The same with several, one after the other; the last one's end is the outcome's.
+    pub fn exec_all(&mut self, processes: &[Value]) -> Outcome {
+        self.set("/process/args", json!(["sleep", "600"]));
+        let write = |(number, process): (usize, &Value)| {
+            let path = self.path.join(format!("exec{number}.json"));
+            fs::write(&path, process.to_string()).unwrap();
+            path
+        };
+        let files: Vec<PathBuf> = processes.iter().enumerate().map(write).collect();
+        self.launch(&files)
+    }
+
+    /// Like [`Bundle::run`], after the shell commands `before` in a network and mount namespace of this test's.
+    pub fn run_after(&self, before: &str) -> Outcome {
+        let launcher = env!("CARGO_BIN_EXE_rustjail-test-launcher");
+        let script = format!("set -e; {before}; exec {launcher} {}", self.path.display());
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--mount", "--propagation", "slave", "sh", "-c", &script]);
+        self.finish(command)
+    }
+
+    /// Runs the container [`tries`] times: how many programs were run, all of them to exit status 0, and how many
+    /// containers were refused.
+    #[track_caller]
+    pub fn run_often(&self) -> (u32, u32) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher"));
+        command.arg("--tries").arg(tries().to_string()).arg(&self.path);
+        let outcome = self.finish(command);
+        let counts = outcome.text().lines().last().unwrap().split_once(' ').unwrap();
+        (counts.0.parse().unwrap(), counts.1.parse().unwrap())
     }
 
     fn launch(&self, more: &[PathBuf]) -> Outcome {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher"));
+        command.arg(&self.path).args(more);
+        self.finish(command)
+    }
+
+    fn finish(&self, mut command: Command) -> Outcome {
         fs::write(self.path.join("config.json"), self.spec.to_string()).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher"))
-            .arg(&self.path)
-            .args(more)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(b"input\n").ok();
         let output = child.wait_with_output().unwrap();
         Outcome {
@@ -101,6 +141,21 @@ impl Bundle {
             stdout: String::from_utf8_lossy(&output.stdout).trim_end().to_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).trim_end().to_owned(),
         }
+    }
+}
+
+/// How often a race is tried: a few times with the other tests, often by `make races`.
+pub fn tries() -> u32 {
+    std::env::var("RUSTJAIL_TRIES").map_or(60, |tries| tries.parse().expect("RUSTJAIL_TRIES is a number"))
+}
+
+/// Root of the user namespaces of these tests, as the machine knows it.
+pub const OUTSIDE: u32 = 100_000;
+
+pub fn give_to_outside(path: &Path) {
+    std::os::unix::fs::lchown(path, Some(OUTSIDE), Some(OUTSIDE)).unwrap();
+    if path.symlink_metadata().unwrap().is_dir() {
+        fs::read_dir(path).unwrap().for_each(|entry| give_to_outside(&entry.unwrap().path()));
     }
 }
 

@@ -14,10 +14,11 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     poll::PollFlags,
 };
-use oci_spec::runtime::{Process, Spec};
+use oci_spec::runtime::{ContainerState, Process, Spec};
 use rustjail::{
     cgroup::Cgroup,
     compile::{self, ContainerRequest, Stdio},
+    hooks::Kind,
     launch::{Launch, Parent, Spawned, spawn},
     plan::{Gate, slot},
     sync::{self, Report},
@@ -30,7 +31,7 @@ use crate::{
     cgroups, console,
     context::Context,
     error::Error,
-    foreground,
+    foreground, hooks,
     init::Init,
     seal,
     store::{Container, Record},
@@ -114,7 +115,10 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
             record.cgroup = cgroup.as_ref().map(|group| group.path().to_owned());
             container.write_record(&record)?;
             let launch = launch(&container, &bundle, cgroup.as_ref(), starter)?;
-            make(launch, preserved, arguments)
+            make(launch, preserved, arguments, |pid| {
+                let kinds = &[Kind::Prestart, Kind::CreateRuntime];
+                hooks::run(&container, &bundle.spec, &record, kinds, ContainerState::Creating, pid)
+            })
         })
         .and_then(|made| finish(made, &container, &mut record, arguments));
     match made {
@@ -139,11 +143,13 @@ fn launch(
     let (link, sync) = link()?;
     let terminal = bundle.spec.process().as_ref().and_then(Process::terminal).unwrap_or(false);
     let mut launch = compile::container(ContainerRequest {
+        id: &container.id,
         spec: &bundle.spec,
         bundle: &bundle.path,
         stdio: stdio(terminal)?,
         join: Vec::new(),
         placement: cgroup.map(Cgroup::placement).transpose()?,
+        resctrl: None,
         sync,
     })?;
     if starter == Starter::Later {
@@ -172,8 +178,14 @@ pub fn stdio(terminal: bool) -> Result<Stdio, Error> {
     })
 }
 
-/// Makes the process and follows it until it is ready, or, when nothing makes it wait, until it runs.
-pub fn make(prepared: Prepared, preserved: u32, arguments: &Arguments) -> Result<Made, Error> {
+/// Makes the process and follows it until it is ready, or, when nothing makes it wait, until it runs. `on_hooks` is
+/// called with its process id when it waits for hooks.
+pub fn make(
+    prepared: Prepared,
+    preserved: u32,
+    arguments: &Arguments,
+    on_hooks: impl Fn(i32) -> Result<(), Error>,
+) -> Result<Made, Error> {
     let (mut launch, link) = prepared;
     launch.plan.preserved_fds = preserved;
     launch.plan.keep_keyring = arguments.has("no-new-keyring");
@@ -187,7 +199,7 @@ pub fn make(prepared: Prepared, preserved: u32, arguments: &Arguments) -> Result
     // With the child's end of the link, or its end would never be seen.
     drop(launch);
     let mut made = Made { spawned, link, console: None };
-    match follow(&mut made, open) {
+    match follow(&mut made, open, on_hooks) {
         Ok(()) => Ok(made),
         Err(error) => {
             kill(&made);
@@ -196,11 +208,16 @@ pub fn make(prepared: Prepared, preserved: u32, arguments: &Arguments) -> Result
     }
 }
 
-fn follow(made: &mut Made, open: bool) -> Result<(), Error> {
+fn follow(made: &mut Made, open: bool, on_hooks: impl Fn(i32) -> Result<(), Error>) -> Result<(), Error> {
     loop {
         let report = sync::receive(made.link.as_fd());
         match report.map_err(Error::io("hear from", "the container's process"))? {
             Some(Report::Console(master)) => made.console = Some(master),
+            Some(Report::Hooks) => {
+                on_hooks(made.spawned.pid)?;
+                sync::hooks_done(made.link.as_fd())
+                    .map_err(Error::io("go on with", "the container's process"))?;
+            }
             Some(Report::Ready) => return Ok(()),
             Some(Report::Failed(step)) => return Err(step.into()),
             Some(Report::Listener(_)) => return Err(Error::Notify),
@@ -282,6 +299,16 @@ pub fn start(link: BorrowedFd<'_>) -> Result<(), Error> {
     }
 }
 
+/// Runs the hooks that follow a start. One that fails ends the container.
+pub fn after_start(container: &Container, record: &Record) -> Result<(), Error> {
+    hooks::poststart(container, record).inspect_err(|_| {
+        if let Some(pidfd) = record.init.as_ref().and_then(Init::pidfd) {
+            // Fails only when it is gone already.
+            let _ = pidfd::signal(pidfd.as_fd(), libc::SIGKILL);
+        }
+    })
+}
+
 /// Ends and removes everything of a container.
 pub fn destroy(container: Container, record: &Record, cgroup: Option<Cgroup>) -> Result<(), Error> {
     let what = format!("container {:?}", container.id);
@@ -295,6 +322,7 @@ pub fn destroy(container: Container, record: &Record, cgroup: Option<Cgroup>) ->
         cgroups::empty(&group, &what)?;
         group.delete()?;
     }
+    hooks::poststop(&container, record);
     container.remove()
 }
 

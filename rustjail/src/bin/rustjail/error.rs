@@ -8,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustjail::{cgroup::CgroupError, compile::CompileError, launch::SpawnError, sync::StepError};
+use rustjail::{
+    cgroup::CgroupError, compile::CompileError, hooks::HookError, launch::SpawnError, sync::StepError,
+};
 
 use crate::store::Status;
 
@@ -72,6 +74,9 @@ pub enum Error {
     /// The container's control group.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// A hook of the container.
+    #[error(transparent)]
+    Hook(#[from] HookError),
     /// No process could be made.
     #[error(transparent)]
     Spawn(#[from] SpawnError),

@@ -14,6 +14,7 @@ mod context;
 mod create;
 mod error;
 mod foreground;
+mod hooks;
 mod init;
 mod log;
 mod process;

@@ -69,7 +69,7 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let detached = arguments.has("detach");
     let prepared = prepare(&container, &record, arguments, detached)?;
     let signals = if detached { None } else { Some(Signals::take()?) };
-    let made = create::make(prepared, preserved, arguments)?;
+    let made = create::make(prepared, preserved, arguments, |_| Ok(()))?;
     let Made { spawned, console, .. } = create::announce(made, arguments)?;
     match signals {
         None => Ok(0),
@@ -103,6 +103,7 @@ fn prepare(
         init: init.as_fd(),
         stdio: create::stdio(terminal)?,
         placement: placement(record, arguments.get("cgroup"))?,
+        resctrl: None,
         sync,
     })?;
     Ok((launch, link))

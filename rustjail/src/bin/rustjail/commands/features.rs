@@ -32,7 +32,7 @@ fn document() -> Value {
     json!({
         "ociVersionMin": "1.0.0",
         "ociVersionMax": VERSION_MAX,
-        "hooks": [],
+        "hooks": rustjail::hooks::Kind::ALL.map(rustjail::hooks::Kind::name),
         "mountOptions": options,
         "linux": {
             "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"],
@@ -42,7 +42,7 @@ fn document() -> Value {
             "apparmor": {"enabled": false},
             "selinux": {"enabled": false},
             "intelRdt": {"enabled": false},
-            "mountExtensions": {"idmap": {"enabled": false}},
+            "mountExtensions": {"idmap": {"enabled": true}},
             "netDevices": {"enabled": false},
         },
         "annotations": {"rustjail.version": env!("CARGO_PKG_VERSION")},

@@ -37,6 +37,7 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let prepared = if detached { Ok(None) } else { prepare(&mut created).map(Some) };
     let attached = prepared.and_then(|attached| {
         create::start(created.process.link.as_fd())?;
+        create::after_start(&created.container, &created.record)?;
         Ok(attached)
     });
     let attached = match attached {

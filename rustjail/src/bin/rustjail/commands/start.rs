@@ -30,7 +30,7 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
             if let Some(link) = container.connect()? {
                 create::start(link.as_fd())?;
                 container.remove_start();
-                return Ok(0);
+                return record.map_or(Ok(()), |record| create::after_start(&container, &record)).map(|()| 0);
             }
             // It was killed in between.
             "cannot start a container that has stopped"

@@ -3,8 +3,9 @@
 //! One `clone3` makes the process in its new namespaces and its cgroup2; everything else it does itself (see
 //! [`crate::child`]). Two things only its maker can do. To have it born into an existing PID namespace, the
 //! maker makes that namespace the one of its children, clones, and takes its own back, which the kernel
-//! permits: no process in between. And the id maps of a new user namespace, with the settings that need
-//! privileges outside of it, are written from here while the child waits.
+//! permits: no process in between (but where user namespaces are joined, see `stage`). And what needs privileges
+//! over the machine is done from here while the child waits: the id maps of a new user namespace, limits in one,
+//! network devices that are handed over.
 
 use std::{
     fs, io,
@@ -18,12 +19,18 @@ use nix::{
 
 use crate::{
     child,
+    limits::{self, LimitError},
     plan::{IdMap, Plan, Slot},
+    rtnetlink,
+    sync::StepError,
     sys::{
         clone::{Cloned, clone3},
-        pidfd, process,
+        pidfd,
     },
 };
+
+mod idmapped;
+mod stage;
 
 /// A compiled plan with the descriptors its slots name.
 #[derive(Debug)]
@@ -80,6 +87,37 @@ pub enum SpawnError {
         /// How it failed.
         source: io::Error,
     },
+    /// A setting that takes privileges the process does not have itself.
+    #[error("cannot {step} {shown} of the container process: {source}")]
+    Limit {
+        /// What was being done.
+        step: &'static str,
+        /// What it was to be.
+        shown: String,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// The ids of a mount.
+    #[error("mount {target}: cannot map its ids: {source}")]
+    IdMap {
+        /// Where it was to be.
+        target: String,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// A network device.
+    #[error("cannot hand the network device {name} to the container as {new_name}: {source}")]
+    NetDevice {
+        /// As the machine knows it.
+        name: String,
+        /// As the container would.
+        new_name: String,
+        /// How it failed.
+        source: io::Error,
+    },
+    /// A step of the process that goes before the container's.
+    #[error(transparent)]
+    Stage(StepError),
     /// The caller's later children would be in the wrong PID namespace: it has to end.
     #[error("cannot return to the launcher's own PID namespace, so it must be replaced: {0}")]
     Stranded(io::Error),
@@ -93,17 +131,22 @@ pub fn spawn(plan: &Plan, fds: &[BorrowedFd<'_>], parent: Parent) -> Result<Spaw
     let into = plan.placement.into.map(find).transpose()?;
     let pid_namespace = plan.namespaces.pid.map(find).transpose()?;
     let hold = Hold::new(plan).map_err(SpawnError::Clone)?;
+    idmapped::map_all(plan, fds).map_err(|(target, source)| SpawnError::IdMap { target, source })?;
     prctl::set_dumpable(false).map_err(|errno| SpawnError::Clone(errno.into()))?;
 
-    let cloned = match pid_namespace {
-        None => clone3(birth_flags(plan), into, parent == Parent::Sibling).map_err(SpawnError::Clone),
-        Some(namespace) => clone_into_pid_namespace(plan, namespace, into, parent),
-    }?;
+    let (cloned, rest) = match pid_namespace {
+        _ if stage::needed(plan) => stage::clone_through(plan, fds, into, parent)?,
+        None => {
+            let cloned = clone3(birth_flags(plan), into, parent == Parent::Sibling);
+            (cloned.map_err(SpawnError::Clone)?, None)
+        }
+        Some(namespace) => (clone_into_pid_namespace(plan, namespace, into, parent)?, None),
+    };
     match cloned {
-        Cloned::Child => child::run(plan, fds, hold.map(|hold| hold.wait)),
+        Cloned::Child => child::run(rest.as_ref().unwrap_or(plan), fds, hold.map(|hold| hold.wait)),
         Cloned::Parent(pid, pidfd) => {
             if let Some(hold) = hold
-                && let Err(error) = settle(plan, pid).and_then(|()| hold.release())
+                && let Err(error) = settle(plan, fds, pid).and_then(|()| hold.release())
             {
                 abandon(pidfd.as_fd(), parent);
                 return Err(error);
@@ -116,7 +159,12 @@ pub fn spawn(plan: &Plan, fds: &[BorrowedFd<'_>], parent: Parent) -> Result<Spaw
 /// The namespaces clone3 makes. A cgroup namespace is rooted at its creator's cgroup, which during clone3 is
 /// still the caller's, so the child makes its own once it is placed.
 fn birth_flags(plan: &Plan) -> u64 {
-    plan.namespaces.create & !(libc::CLONE_NEWCGROUP as u64)
+    let mut later = libc::CLONE_NEWCGROUP as u64;
+    if !plan.namespaces.time_offsets.is_empty() {
+        // Nobody may be in it before its clocks are set.
+        later |= libc::CLONE_NEWTIME as u64;
+    }
+    plan.namespaces.create & !later
 }
 
 fn clone_into_pid_namespace(
@@ -147,7 +195,7 @@ fn clone_into_pid_namespace(
     })
 }
 
-/// Keeps a child in a new user namespace from going on until it is mapped.
+/// Keeps a child from going on until its maker has done what only it can.
 struct Hold {
     wait: io::PipeReader,
     go: io::PipeWriter,
@@ -155,7 +203,7 @@ struct Hold {
 
 impl Hold {
     fn new(plan: &Plan) -> io::Result<Option<Self>> {
-        if plan.namespaces.create & libc::CLONE_NEWUSER as u64 == 0 {
+        if !makes_user_namespace(plan) && plan.namespaces.net_devices.is_empty() {
             return Ok(None);
         }
         let (wait, go) = io::pipe()?;
@@ -167,22 +215,42 @@ impl Hold {
     }
 }
 
-/// What a process in a new user namespace cannot do for itself: its maps, and the limits whose raising the
-/// kernel permits to the initial user namespace only.
-fn settle(plan: &Plan, pid: i32) -> Result<(), SpawnError> {
-    let write = |file: &'static str, text: String| {
-        fs::write(format!("/proc/{pid}/{file}"), text).map_err(|source| SpawnError::Setting { file, source })
-    };
-    write("uid_map", lines(&plan.namespaces.uid_map))?;
-    write("gid_map", lines(&plan.namespaces.gid_map))?;
-    if let Some(adjustment) = plan.process.oom_score_adj {
-        write("oom_score_adj", adjustment.to_string())?;
+/// What the process cannot do for itself: its id maps, the limits whose raising the kernel permits to the
+/// initial user namespace only, and taking devices from the machine.
+fn settle(plan: &Plan, fds: &[BorrowedFd<'_>], pid: i32) -> Result<(), SpawnError> {
+    if makes_user_namespace(plan) {
+        let write = |file: &'static str, text: String| {
+            fs::write(format!("/proc/{pid}/{file}"), text)
+                .map_err(|source| SpawnError::Setting { file, source })
+        };
+        write("uid_map", lines(&plan.namespaces.uid_map))?;
+        write("gid_map", lines(&plan.namespaces.gid_map))?;
+        if let Some(adjustment) = plan.process.oom_score_adj {
+            write("oom_score_adj", adjustment.to_string())?;
+        }
+        limits::apply(pid, &plan.process)
+            .map_err(|LimitError { step, shown, source }| SpawnError::Limit { step, shown, source })?;
     }
-    for limit in &plan.process.rlimits {
-        process::set_rlimit(pid, limit.resource, limit.soft, limit.hard)
-            .map_err(|source| SpawnError::Setting { file: "limits", source })?;
+    hand_devices_over(plan, fds, pid)
+}
+
+fn hand_devices_over(plan: &Plan, fds: &[BorrowedFd<'_>], pid: i32) -> Result<(), SpawnError> {
+    let network = libc::CLONE_NEWNET as u64;
+    let joined = plan.namespaces.joins.iter().find(|join| join.kinds & network != 0);
+    for device in &plan.namespaces.net_devices {
+        let handed = match joined {
+            Some(join) => join.fd.of(fds).and_then(|fd| rtnetlink::hand_over(device, fd)),
+            None => fs::File::open(format!("/proc/{pid}/ns/net"))
+                .and_then(|namespace| rtnetlink::hand_over(device, namespace.as_fd())),
+        };
+        let (name, new_name) = (device.name.clone(), device.new_name.clone());
+        handed.map_err(|source| SpawnError::NetDevice { name, new_name, source })?;
     }
     Ok(())
+}
+
+fn makes_user_namespace(plan: &Plan) -> bool {
+    plan.namespaces.create & libc::CLONE_NEWUSER as u64 != 0
 }
 
 fn lines(map: &[IdMap]) -> String {

@@ -99,12 +99,24 @@ impl Host {
     }
 
     pub async fn create(&self, id: &str, run: Run<'_>) -> ttrpc::Result<()> {
+        self.create_with(id, run, |_| {}).await
+    }
+
+    /// Creates a container of a configuration that `change` has been at.
+    pub async fn create_with(
+        &self,
+        id: &str,
+        run: Run<'_>,
+        change: impl FnOnce(&mut oci::Spec),
+    ) -> ttrpc::Result<()> {
         let mut request = CreateContainerRequest::new();
         request.container_id = id.to_owned();
         request.exec_id = id.to_owned();
-        request.OCI = Some(spec(run, &self.cgroup_of(id))).into();
         request.sandbox_pidns = run.pidns;
         [request.stdin_port, request.stdout_port, request.stderr_port] = run.ports;
+        let mut spec = spec(run, &self.cgroup_of(id));
+        change(&mut spec);
+        request.OCI = Some(spec).into();
         self.client.create_container(soon(), &request).await.map(drop)
     }
 

@@ -3,6 +3,7 @@
 // Clippy knows only the bodies of tests as tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod hooks;
 mod host;
 mod lifecycle;
 mod raw;

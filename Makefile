@@ -94,6 +94,11 @@ lint: ## check format, clippy, licences, scripts and where unsafe code is
 	  || { echo 'lint: unsafe code belongs in rustjail/src/sys/' >&2; exit 1; }
 	@if command -v shellcheck >/dev/null; then shellcheck image/*.sh .ci/run; fi
 
+RACES ?= 100000
+.PHONY: races
+races: ## try the races of the security tests RACES (100000) times each
+	@RUSTJAIL_TRIES=$(RACES) cargo test --release --package rustjail --test races -- --nocapture
+
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZ_SECONDS (60) each

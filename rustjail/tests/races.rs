@@ -1,0 +1,211 @@
+//! What an image, or a neighbour that shares a volume, does while a container is made: places exchanged with
+//! links back and forth as fast as the kernel does it. A container comes out right, or not at all, and nothing
+//! outside of its tree is ever touched. `make races` tries each of these 10^5 times.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use serde_json::json;
+use support::{Bundle, process, tries};
+
+/// Exchanges two places without a moment in which one is missing, until dropped.
+struct Swapper {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl Swapper {
+    fn new(one: PathBuf, other: PathBuf) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&over);
+        let thread = std::thread::spawn(move || {
+            let mut swaps = 0;
+            while !until.load(Ordering::Relaxed) {
+                // EBUSY while something is mounted on one of them in this mount namespace, which nothing is.
+                renameat2(AT_FDCWD, &one, AT_FDCWD, &other, RenameFlags::RENAME_EXCHANGE).unwrap();
+                swaps += 1;
+            }
+            swaps
+        });
+        Self { over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Swapper {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let swaps = self.thread.take().unwrap().join().unwrap();
+        assert!(swaps > 0);
+    }
+}
+
+/// A directory beside the root file system that nothing may come to be in, and its state.
+fn outside(bundle: &Bundle) -> PathBuf {
+    let outside = bundle.path.join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "outside\n").unwrap();
+    outside
+}
+
+#[track_caller]
+fn untouched(outside: &Path) {
+    let names: Vec<_> = fs::read_dir(outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["file"]);
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "outside\n");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(outside.to_str().unwrap()));
+}
+
+/// Has `place` of the image be by turns what it is and a link to `target`.
+fn swap_with_link(bundle: &Bundle, place: &str, target: &str) -> Swapper {
+    let (place, link) = (bundle.rootfs().join(place), bundle.path.join("rootfs/link"));
+    symlink(target, &link).unwrap();
+    Swapper::new(place, link)
+}
+
+/// CVE-2021-30465, CVE-2024-45310, CVE-2019-18837
+#[test]
+fn a_mount_destination_swapped_for_a_link_stays_beneath_the_root() {
+    let mut bundle = Bundle::new("[ \"$(cat /outside/file 2>/dev/null)\" = '' ]");
+    let outside = outside(&bundle);
+    fs::create_dir(bundle.path.join("source")).unwrap();
+    fs::create_dir(bundle.rootfs().join("volume")).unwrap();
+    for destination in ["/volume", "/volume/made/below", "/volume/other"] {
+        bundle.set("/mounts/-", json!({"destination": destination, "source": "source", "options": ["bind"]}));
+    }
+    bundle.set("/mounts/-", json!({"destination": "/volume/tmpfs", "type": "tmpfs", "source": "x"}));
+    let swapper = swap_with_link(&bundle, "volume", "../../outside");
+    let (ran, _refused) = bundle.run_often();
+    drop(swapper);
+    assert!(ran > 0);
+    untouched(&outside);
+}
+
+/// CVE-2026-41579, CVE-2026-47766, CVE-2026-88264
+#[test]
+fn devices_are_never_made_where_a_swapped_dev_leads() {
+    let mut bundle = Bundle::new("true");
+    let outside = outside(&bundle);
+    fs::create_dir(bundle.rootfs().join("elsewhere")).unwrap();
+    bundle.set("/mounts", json!([{"destination": "/proc", "type": "proc", "source": "proc"}]));
+    bundle.set("/linux/maskedPaths", json!([])).set("/linux/readonlyPaths", json!([]));
+    let swapper = swap_with_link(&bundle, "dev", "/elsewhere");
+    let (ran, refused) = bundle.run_often();
+    drop(swapper);
+    assert_eq!(ran + refused, tries());
+    assert_eq!(fs::read_dir(bundle.rootfs().join("elsewhere")).unwrap().count(), 0);
+    untouched(&outside);
+}
+
+/// CVE-2025-31133, CVE-2025-62161
+#[test]
+fn what_is_masked_is_masked_whatever_its_cover_was_swapped_for() {
+    let mut bundle =
+        Bundle::new("for f in /secret/a /secret/b; do [ \"$(stat -c %t:%T $f)\" = 1:3 ] || exit 7; done");
+    let outside = outside(&bundle);
+    let rootfs = bundle.rootfs();
+    fs::create_dir(rootfs.join("secret")).unwrap();
+    for name in ["secret/a", "secret/b", "dev/null.real", "bait"] {
+        fs::write(rootfs.join(name), "secret").unwrap();
+    }
+    bundle.set("/mounts", json!([{"destination": "/proc", "type": "proc", "source": "proc"}]));
+    bundle.set("/linux/maskedPaths", json!(["/secret/a", "/secret/b"]));
+    // The first container makes the node that is then swapped.
+    bundle.run().text();
+    let swapper = swap_with_link(&bundle, "dev/null", "/bait");
+    let (ran, refused) = bundle.run_often();
+    drop(swapper);
+    assert_eq!(ran + refused, tries());
+    untouched(&outside);
+}
+
+/// The masked path itself swapped: a cover lands beneath the root or nowhere.
+#[test]
+fn a_masked_path_swapped_for_a_link_covers_nothing_outside() {
+    let mut bundle = Bundle::new("true");
+    let outside = outside(&bundle);
+    fs::create_dir(bundle.rootfs().join("secret")).unwrap();
+    bundle.set("/linux/maskedPaths", json!(["/secret", "/secret/file"]));
+    bundle.set("/linux/readonlyPaths", json!(["/secret"]));
+    let swapper = swap_with_link(&bundle, "secret", "../../../../outside");
+    let (ran, refused) = bundle.run_often();
+    drop(swapper);
+    assert_eq!(ran + refused, tries());
+    untouched(&outside);
+}
+
+/// CVE-2019-19921, CVE-2023-27561, CVE-2023-28642. Whoever can exchange `/proc` can do so after it was mounted as
+/// well, so a container may find the other one there; but nothing is ever mounted on that.
+#[test]
+fn proc_is_mounted_on_a_directory_of_that_name_or_not_at_all() {
+    let bundle = Bundle::new("[ ! -e /fake/1 ]");
+    let outside = outside(&bundle);
+    fs::create_dir(bundle.rootfs().join("fake")).unwrap();
+    let swapper = swap_with_link(&bundle, "proc", "/fake");
+    let (ran, refused) = bundle.run_often();
+    drop(swapper);
+    assert_eq!(ran + refused, tries());
+    assert_eq!(fs::read_dir(bundle.rootfs().join("fake")).unwrap().count(), 0);
+    untouched(&outside);
+}
+
+/// CVE-2025-54867: the root file system's own path swapped.
+#[test]
+fn a_root_swapped_for_a_link_is_the_one_or_the_other_as_a_whole() {
+    let mut bundle = Bundle::new("true");
+    let decoy = Bundle::new("true");
+    let link = bundle.path.join("link");
+    symlink(decoy.rootfs(), &link).unwrap();
+    bundle.set("/hooks", json!({"createContainer": [{"path": "/bin/true"}]}));
+    let swapper = Swapper::new(bundle.rootfs(), link.clone());
+    let (ran, refused) = bundle.run_often();
+    drop(swapper);
+    assert_eq!(ran + refused, tries());
+    // The bundle's Drop looks for a directory there.
+    if bundle.rootfs().is_symlink() {
+        fs::remove_file(bundle.rootfs()).unwrap();
+    }
+}
+
+/// CVE-2016-9962: who is root inside looks at every process that comes in, until it is a program of the container.
+/// CAP_SYS_PTRACE over the machine's own user namespace is the right to do just that, so it is not among what root
+/// has here; over the container's user namespace it is.
+#[test]
+fn a_process_that_joins_is_never_open_to_the_container() {
+    let look = "while :; do for p in /proc/[0-9]*; do \
+                case $p in /proc/1|/proc/$$) continue;; esac; \
+                exe=$(readlink $p/exe 2>/dev/null) || continue; \
+                case $exe in /bin/busybox) ;; *) echo $exe >> /tmp/caught;; esac; \
+                cat $p/environ > /dev/null 2>&1; ls $p/fd > /dev/null 2>&1; \
+                done; done";
+    let mut all = vec!["CAP_DAC_OVERRIDE", "CAP_SYS_ADMIN", "CAP_DAC_READ_SEARCH"];
+    for user in [false, true] {
+        let mut bundle = Bundle::new("");
+        if user {
+            bundle.in_user_namespace();
+            all.push("CAP_SYS_PTRACE");
+        }
+        for set in ["bounding", "effective", "permitted"] {
+            bundle.set(&format!("/process/capabilities/{set}"), json!(all));
+        }
+        let mut watcher = process(&format!("({look}) > /dev/null 2>&1 & echo watching"));
+        watcher["capabilities"] = bundle.spec["process"]["capabilities"].clone();
+        let mut execs = vec![watcher];
+        execs.extend((0..tries().min(1000)).map(|_| process("true")));
+        bundle.exec_all(&execs).text();
+        let caught = fs::read_to_string(bundle.rootfs().join("tmp/caught")).unwrap_or_default();
+        assert_eq!(caught, "", "{user}");
+    }
+}

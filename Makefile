@@ -22,6 +22,8 @@ PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_I
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
 TEST_PACKAGES  := conmon containerd dbus-daemon perl-base podman procps python3 runc systemd
+# File systems that storages are tested with, and the daemon that shares a directory with a VM.
+STORE_PACKAGES := btrfs-progs e2fsprogs qemu-system-common xfsprogs
 BENCH_PACKAGES := crun runc strace
 VSOCK_DAEMON   := vhost-device-vsock@0.3.0
 
@@ -46,7 +48,7 @@ help: ## list what can be made
 
 .PHONY: setup
 setup: ## install what building and booting need (Debian packages, the vsock daemon)
-	$(call install,$(VM_PACKAGES) $(TEST_PACKAGES))
+	$(call install,$(VM_PACKAGES) $(TEST_PACKAGES) $(STORE_PACKAGES))
 	@command -v vhost-device-vsock >/dev/null || (cd / && cargo install --locked $(VSOCK_DAEMON))
 
 .PHONY: build
@@ -76,7 +78,7 @@ run: setup build image ## boot a VM and run one container in it
 
 .PHONY: test
 test: setup build image ## run every test, those in real VMs too
-	$(call install,$(TEST_PACKAGES))
+	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace
 
 .PHONY: bench

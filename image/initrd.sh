@@ -30,6 +30,8 @@ cp -r "$out/modules/lib" "$root/lib"
 
 install -m 755 "$agent" "$root/init"
 ln "$root/init" "$root/sbin/berth-agent"
+# Called by that name it loads modules, which the kernel asks for when a file system is first mounted.
+ln -s berth-agent "$root/sbin/modprobe"
 
 find "$root" -exec touch -h -d @0 {} +
 (cd "$root" && find . -mindepth 1 -print0 | LC_ALL=C sort -z |

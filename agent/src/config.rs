@@ -5,7 +5,7 @@
 //! can be asked what is wrong, a guest that does not boot cannot. One table, [`SETTINGS`], names every setting,
 //! reads it, and is what `--help` prints.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 use slog::Level;
 
@@ -24,6 +24,8 @@ pub struct Config {
     pub log_port: u32,
     /// The size of containers' pipes in bytes; 0 leaves the kernel's.
     pub container_pipe_size: u32,
+    /// How long a device that was plugged in is waited for.
+    pub hotplug_timeout: Duration,
     /// Whether there is a debug console.
     pub debug_console: bool,
     /// Its vsock port; 0 is /dev/console.
@@ -46,6 +48,7 @@ impl Default for Config {
             log_level: Level::Info,
             log_port: 0,
             container_pipe_size: 0,
+            hotplug_timeout: Duration::from_secs(3),
             debug_console: false,
             debug_console_port: 0,
             ready_port: 0,
@@ -106,6 +109,18 @@ pub const SETTINGS: &[Setting] = &[
         flag: None,
         help: "vsock port for log readers [none]",
         apply: |config, text| set(&mut config.log_port, number(text)),
+    },
+    Setting {
+        parameter: "agent.hotplug_timeout",
+        variable: None,
+        flag: Some("--hotplug-timeout"),
+        help: "seconds to wait for a device that was plugged in [3]",
+        apply: |config, text| match number(text)? {
+            0 => Err("it has to be at least 1".to_owned()),
+            seconds => {
+                set(&mut config.hotplug_timeout, Ok::<_, String>(Duration::from_secs(u64::from(seconds))))
+            }
+        },
     },
     Setting {
         parameter: "agent.debug_console",

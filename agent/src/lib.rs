@@ -7,6 +7,8 @@
 
 pub mod address;
 pub mod config;
+pub mod device;
+pub mod hotplug;
 pub mod init;
 pub mod launcher;
 pub mod link;
@@ -16,5 +18,6 @@ pub mod reactor;
 pub mod rpc;
 pub mod sandbox;
 pub mod stdio;
+pub mod storage;
 pub mod supervisor;
 pub mod worker;

@@ -1,6 +1,6 @@
 //! `berth-agent`: picks the role. Whoever starts it gets init; init starts the other two.
 
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 use berth_agent::{
     config::{Config, SETTINGS},
@@ -14,6 +14,10 @@ fn main() -> ExitCode {
     // The kernel gives process 1 whatever words of its command line it did not know: no role is picked by them.
     if std::process::id() == 1 {
         return init::run(&arguments);
+    }
+    // The kernel runs this path to have a module loaded.
+    if std::env::args_os().next().is_some_and(|name| Path::new(&name).ends_with("modprobe")) {
+        return ExitCode::from(init::modules::modprobe(&arguments));
     }
     match arguments.split_first() {
         Some((role, rest)) if role == "worker" => {

@@ -25,6 +25,7 @@ use vsock::{VMADDR_CID_HOST, VsockAddr, VsockStream};
 use crate::{
     address::Address,
     config::Config,
+    hotplug::{self, Hotplug, Roots},
     observe::{log::logger, sink::Sink},
     rpc::{
         Agent,
@@ -65,18 +66,29 @@ async fn serve(config: Config, log: Logger) -> io::Result<()> {
     let Handover { listeners, stored, generation, mut stages, pid1 } = handover;
     let supervisor = Rc::new(supervisor);
     let raw = Rc::new(Waiting::default());
+    let hotplug = Rc::new(Hotplug::new(Roots::default(), config.hotplug_timeout));
+    let uevents = hotplug::Socket::open()?;
+    if pid1 && let Err(error) = hotplug::memory::online_by_itself(&hotplug.roots.sys) {
+        slog::warn!(log, "memory that is plugged in stays unused until OnlineCPUMem"; "error" => %error);
+    }
     let parts = Parts {
         supervisor: Rc::clone(&supervisor),
         raw: Rc::clone(&raw),
+        hotplug: Rc::clone(&hotplug),
         state_dir: state_dir(&config, pid1),
         pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
         log: log.clone(),
     };
     slog::info!(log, "worker started"; "generation" => generation, "stored" => stored.len());
     let sandbox = Rc::new(Sandbox::new(parts).map_err(io::Error::other)?);
+    let (ended, mut first_end) = mpsc::unbounded_channel();
+    if pid1 {
+        let (hotplug, log) = (Rc::clone(&hotplug), log.clone());
+        spawn_local(async move { hotplug.drive(log).await });
+    }
+    essential(&ended, "the link to uevents", async move { hotplug.listen(uevents).await });
     sandbox.recover(stored).await.map_err(io::Error::other)?;
 
-    let (ended, mut first_end) = mpsc::unbounded_channel();
     let dispatcher = Rc::clone(&sandbox);
     essential(&ended, "the link to init", async move { dispatcher.dispatch_exits().await });
     let end = {

@@ -12,7 +12,7 @@ use std::{
 
 use berthctl::{
     cpio::Archive,
-    vmm::{Accel, Ending, Error, Machine, Vmm, qemu::Qemu, workdir::WorkDir},
+    vmm::{Accel, Ending, Error, Machine, Room, Vmm, qemu::Qemu, workdir::WorkDir},
 };
 
 fn kernel() -> PathBuf {
@@ -45,6 +45,7 @@ fn machine(dir: &WorkDir, script: &str) -> Machine {
         accel: Accel::Tcg,
         append: Vec::new(),
         patience: Duration::from_secs(30),
+        room: Room::default(),
         tether: Some(env!("CARGO_BIN_EXE_berthctl").into()),
     }
 }

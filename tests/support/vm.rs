@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use berthctl::{
     Agent,
-    vmm::{Accel, Ending, Machine, Running, Vmm, image, qemu::Qemu, workdir::WorkDir},
+    vmm::{Accel, Ending, Machine, Room, Running, Vmm, image, qemu::Qemu, workdir::WorkDir},
 };
 
 use crate::{Container, Guest, Rootfs};
@@ -31,6 +31,11 @@ impl Vm {
 
     /// The same with a root file system of the caller's.
     pub async fn boot_with(append: &[&str], rootfs: &Rootfs) -> Self {
+        Self::boot_roomy(append, rootfs, Room::default()).await
+    }
+
+    /// The same with room for devices that are plugged in later.
+    pub async fn boot_roomy(append: &[&str], rootfs: &Rootfs, room: Room) -> Self {
         let dir = WorkDir::new().expect("a directory for the VM");
         let initrd = image::locate(None, "initrd.cpio", "initrd").expect("an initrd");
         let machine = Machine {
@@ -39,6 +44,7 @@ impl Vm {
             memory: 512,
             cpus: 2,
             accel: Accel::Auto,
+            room,
             append: append.iter().map(|argument| (*argument).to_owned()).collect(),
             patience: Duration::from_secs(60),
             tether: Some(ctl_binary()),

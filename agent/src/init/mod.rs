@@ -26,7 +26,7 @@ mod boot;
 mod cgroups;
 mod exits;
 mod listeners;
-mod modules;
+pub mod modules;
 mod roles;
 mod shutdown;
 mod story;

@@ -10,6 +10,7 @@ use super::{
     ids,
     reply::{Reply, Status},
     service::Outcome,
+    storages::{devices, storages},
 };
 use crate::{
     oci,
@@ -30,11 +31,7 @@ fn parse_create(body: &[u8]) -> Result<CreateRequest, Status> {
     let request: CreateContainerRequest = decode(body)?;
     let id = request.container_id;
     ids::container(&id)?;
-    let unsupported = [
-        ("devices", request.devices.len()),
-        ("storages", request.storages.len()),
-        ("shared_mounts", request.shared_mounts.len()),
-    ];
+    let unsupported = [("shared_mounts", request.shared_mounts.len())];
     if let Some((what, count)) = unsupported.into_iter().find(|(_, count)| *count > 0) {
         return Err(Status::invalid(format_args!(
             "CreateContainer {id:?}: {what} ({count} given) are not supported by this agent"
@@ -44,7 +41,14 @@ fn parse_create(body: &[u8]) -> Result<CreateRequest, Status> {
     let spec = oci::spec(request.OCI.into_option().ok_or_else(no_spec)?)?;
     let ports =
         StdioPorts { stdin: request.stdin_port, stdout: request.stdout_port, stderr: request.stderr_port };
-    Ok(CreateRequest { id, spec, sandbox_pidns: request.sandbox_pidns, ports })
+    Ok(CreateRequest {
+        id,
+        spec,
+        sandbox_pidns: request.sandbox_pidns,
+        ports,
+        storages: storages(request.storages),
+        devices: devices(request.devices),
+    })
 }
 
 pub(super) fn start(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outcome, Status> {
@@ -69,10 +73,7 @@ pub(super) fn remove(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outc
 
 #[cfg(test)]
 mod tests {
-    use berth_protocols::{
-        agent::{Device, SharedMount, Storage},
-        oci as wire,
-    };
+    use berth_protocols::{agent::SharedMount, oci as wire};
     use protobuf::Message;
 
     use super::*;
@@ -91,8 +92,6 @@ mod tests {
             let message = refusal(change).unwrap();
             assert!(message.contains(text), "{message}");
         };
-        refused(|request| request.devices.push(Device::new()), "devices (1 given) are not supported");
-        refused(|request| request.storages.push(Storage::new()), "storages (1 given) are not supported");
         refused(|request| request.shared_mounts.push(SharedMount::new()), "shared_mounts (1 given)");
         refused(|request| request.OCI.clear(), "no OCI spec");
         refused(|request| request.container_id = "../etc".into(), "invalid container id");

@@ -10,6 +10,7 @@ use super::{
     reply::{Code, Status},
     service::Outcome,
 };
+use crate::{device, storage};
 
 const BLOCK_SIZE: &str = "/sys/devices/system/memory/block_size_bytes";
 const PROBE: &str = "/sys/devices/system/memory/probe";
@@ -27,6 +28,8 @@ pub(super) fn details(agent: &Agent, _: &Method, body: &[u8]) -> Result<Outcome,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         init_daemon: agent.pid1,
         supports_seccomp: true,
+        device_handlers: device::handler_names().map(str::to_owned).collect(),
+        storage_handlers: storage::driver_names().map(str::to_owned).collect(),
         extra_features: vec!["seccomp".to_owned()],
         ..Default::default()
     })

@@ -13,6 +13,7 @@ mod dispatch;
 pub mod envelope;
 mod frame;
 mod guest;
+mod hardware;
 mod health;
 mod hub;
 mod ids;
@@ -28,6 +29,8 @@ pub mod service;
 mod shapes;
 mod status;
 mod stdio;
+mod storages;
+mod volumes;
 mod watch;
 pub mod wire;
 

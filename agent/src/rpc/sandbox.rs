@@ -9,6 +9,7 @@ use super::{
     dispatch::{Agent, Method},
     reply::{Reply, Status},
     service::Outcome,
+    storages::storages,
 };
 use crate::sandbox::SandboxRequest;
 
@@ -24,9 +25,6 @@ pub(super) fn create(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outc
 /// `sandbox_pidns` is left alone: it counts in CreateContainer.
 fn parse_create(body: &[u8]) -> Result<SandboxRequest, Status> {
     let request: CreateSandboxRequest = decode(body)?;
-    if !request.storages.is_empty() {
-        return Err(Status::invalid("CreateSandbox: storages are not supported by this agent"));
-    }
     if !request.guest_hook_path.is_empty() {
         return Err(Status::invalid(
             "CreateSandbox: guest hooks (guest_hook_path) are not supported by this agent",
@@ -38,6 +36,7 @@ fn parse_create(body: &[u8]) -> Result<SandboxRequest, Status> {
         id: request.sandbox_id,
         dns: request.dns,
         kernel_modules: modules.collect(),
+        storages: storages(request.storages),
     })
 }
 
@@ -64,7 +63,7 @@ impl Drop for EndOnDrop {
 mod tests {
     use std::cell::Cell;
 
-    use berth_protocols::agent::{KernelModule, Storage};
+    use berth_protocols::agent::KernelModule;
     use protobuf::Message;
 
     use super::*;
@@ -79,8 +78,6 @@ mod tests {
 
         let hooks = CreateSandboxRequest { guest_hook_path: "/hooks".into(), ..request.clone() };
         assert!(parse(&hooks).unwrap_err().message.contains("guest_hook_path"));
-        request.storages.push(Storage::new());
-        assert!(parse(&request).unwrap_err().message.contains("storages"));
     }
 
     #[test]

@@ -38,6 +38,13 @@ requests! {
     agent::ReadStreamRequest = flat(3);
     agent::CloseStdinRequest = flat(2);
     agent::TtyWinResizeRequest = flat(4);
+    agent::OnlineCPUMemRequest = flat(3);
+    agent::MemHotplugByProbeRequest = Shape { last: 1, fields: &[(1, Packed)] };
+    agent::VolumeStatsRequest = flat(1);
+    agent::ResizeVolumeRequest = flat(2);
+    agent::UpdateEphemeralMountsRequest =
+        Shape { last: 1, fields: &[(1, message::<agent::Storage>(&STORAGE))] };
+    agent::RemoveStaleVirtiofsShareMountsRequest = flat(0);
 }
 
 /// Only numbers and strings, up to field `last`.

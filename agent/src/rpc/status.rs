@@ -8,7 +8,10 @@ use std::io;
 use nix::errno::Errno;
 
 use super::reply::{Code, Status};
-use crate::{oci, sandbox::Error, supervisor::LaunchError};
+use crate::{
+    device::DeviceError, hotplug::HotplugError, oci, sandbox::Error, storage::StorageError,
+    supervisor::LaunchError,
+};
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
@@ -36,6 +39,9 @@ fn code(error: &Error) -> Code {
         Error::Step(step) => step_code(Errno::from_raw(step.errno)),
         Error::Launch(LaunchError::Unreachable(_)) => Code::Unavailable,
         Error::Launch(LaunchError::Clone(source)) | Error::Io { source, .. } => system_code(source),
+        Error::Storage(error) => storage_code(error),
+        Error::Device(DeviceError::Invalid { .. }) => Code::InvalidArgument,
+        Error::Device(DeviceError::Missing(error)) | Error::Hotplug(error) => hotplug_code(error),
         Error::Cgroup(_) | Error::Hook(_) | Error::Died { .. } | Error::Timeout { .. } => Code::Internal,
         Error::NoTty => Code::Unavailable,
     }
@@ -57,6 +63,26 @@ fn step_code(errno: Errno) -> Code {
         | Errno::EINVAL => Code::InvalidArgument,
         errno if is_shortage(errno) => Code::ResourceExhausted,
         _ => Code::Internal,
+    }
+}
+
+fn storage_code(error: &StorageError) -> Code {
+    match error {
+        // COMPAT: hosts expect INTERNAL for a driver that does not exist.
+        StorageError::Driver { .. } | StorageError::Program { .. } => Code::Internal,
+        StorageError::Invalid { .. } => Code::InvalidArgument,
+        StorageError::Conflict { .. } => Code::AlreadyExists,
+        StorageError::Device(error) => hotplug_code(error),
+        StorageError::Io { source, .. } => system_code(source),
+    }
+}
+
+fn hotplug_code(error: &HotplugError) -> Code {
+    match error {
+        // COMPAT: a device that does not come in time is INTERNAL to hosts, whose own deadline is another thing.
+        HotplugError::Absent { .. } => Code::Internal,
+        HotplugError::Address { .. } | HotplugError::Kind { .. } => Code::InvalidArgument,
+        HotplugError::Io { source, .. } => system_code(source),
     }
 }
 

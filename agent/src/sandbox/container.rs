@@ -21,6 +21,7 @@ use super::{
     process::Process,
     state::{Event, State},
 };
+use crate::device::PciAddresses;
 
 /// The longest id: a file name with room for a suffix.
 const MAX_ID: usize = 200;
@@ -39,6 +40,8 @@ pub(crate) struct Container {
     /// Its init defines the PID namespace that others of this sandbox join.
     pub(crate) defines_pidns: bool,
     pub(crate) init: Rc<Process>,
+    /// The guest's PCI addresses for the host's, for execs.
+    pub(crate) pci: RefCell<PciAddresses>,
     /// By exec id; the init is not among them.
     pub(crate) execs: RefCell<BTreeMap<String, Rc<Process>>>,
     /// Set when creation is over: whether it succeeded.
@@ -64,6 +67,7 @@ impl Container {
             cgroup: RefCell::new(None),
             defines_pidns,
             init,
+            pci: RefCell::default(),
             execs: RefCell::default(),
             created: Latch::new(),
             removal: Semaphore::new(1),

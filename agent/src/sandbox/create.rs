@@ -30,6 +30,10 @@ use super::{
     state::{Event, State},
     streams::Sockets,
 };
+use crate::{
+    device::{self, Device, PciAddresses, environment},
+    storage::Storage,
+};
 
 impl Core {
     pub(super) async fn create_container(self: &Rc<Self>, request: CreateRequest) -> Result<()> {
@@ -38,7 +42,7 @@ impl Core {
         if self.table.borrow().contains_key(&request.id) {
             return Err(Error::Exists { kind: "container", id: request.id });
         }
-        let CreateRequest { id, mut spec, sandbox_pidns, ports } = request;
+        let CreateRequest { id, mut spec, sandbox_pidns, ports, storages, devices } = request;
         let joins = self.pid_namespace_of(sandbox_pidns)?;
         own_pid_namespace(&mut spec);
         let cgroup_path = self.cgroup_path(&id, &spec)?;
@@ -50,7 +54,10 @@ impl Core {
         self.table.borrow_mut().insert(id, Rc::clone(&container));
 
         let outcome = match self.record(&container) {
-            Ok(()) => self.build(&container, spec, joins, ports).await,
+            Ok(()) => match self.furnish(&container, &mut spec, storages, &devices).await {
+                Ok(()) => self.build(&container, spec, joins, ports).await,
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         let outcome = outcome.and_then(|()| {
@@ -68,6 +75,29 @@ impl Core {
             }
         }
         outcome
+    }
+
+    /// What the container needs of the host: its devices under this guest's numbers, and its storages.
+    async fn furnish(
+        &self,
+        container: &Container,
+        spec: &mut Spec,
+        storages: Vec<Storage>,
+        devices: &[Device],
+    ) -> Result<()> {
+        let found = device::find(devices, &self.hotplug).await?;
+        device::spec::apply(spec, &found)?;
+        let addresses: PciAddresses = found.into_iter().flat_map(|device| device.pci).collect();
+        if let Some(process) = spec.process_mut()
+            && let Some(environment) = process.env_mut()
+        {
+            environment::rewrite(environment, &addresses);
+        }
+        if !addresses.is_empty() {
+            *container.pci.borrow_mut() = addresses;
+            self.record(container)?;
+        }
+        Ok(self.storages.acquire(&container.id, storages).await?)
     }
 
     async fn build(

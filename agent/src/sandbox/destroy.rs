@@ -35,6 +35,7 @@ impl Core {
             first = first.and(outcome);
         }
         first?;
+        self.storages.release_all().await?;
         let sandbox = self.sandbox.borrow().clone();
         let Some(sandbox) = sandbox else { return Ok(()) };
         self.let_go(&sandbox).await?;

@@ -4,7 +4,7 @@ use std::io;
 
 use rustjail::{cgroup::CgroupError, compile::CompileError, hooks::HookError, sync::StepError};
 
-use crate::supervisor::LaunchError;
+use crate::{device::DeviceError, hotplug::HotplugError, storage::StorageError, supervisor::LaunchError};
 
 use super::state::State;
 
@@ -68,6 +68,15 @@ pub enum Error {
     /// No process could be made.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    /// A storage cannot be had.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// A device cannot be had.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Hardware that was waited for did not come.
+    #[error(transparent)]
+    Hotplug(#[from] HotplugError),
     /// A control group failed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),

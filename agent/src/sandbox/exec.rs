@@ -11,10 +11,11 @@ use super::{
     process::Process,
     state::State,
 };
+use crate::device::environment;
 
 impl Core {
     pub(super) async fn exec_process(self: &Rc<Self>, request: ExecRequest) -> Result<()> {
-        let ExecRequest { container_id, exec_id, process: wanted, ports } = request;
+        let ExecRequest { container_id, exec_id, process: mut wanted, ports } = request;
         validate_id("exec", &exec_id)?;
         let container = self.container(&container_id)?;
         if container.state() != State::Running {
@@ -22,6 +23,9 @@ impl Core {
         }
         if container.process(&exec_id).is_ok() {
             return Err(Error::Exists { kind: "exec", id: exec_id });
+        }
+        if let Some(environment) = wanted.env_mut() {
+            environment::rewrite(environment, &container.pci.borrow());
         }
         let terminal = wanted.terminal().unwrap_or(false);
         let process = Rc::new(Process::new(&exec_id, self.next_keys(), terminal, ports.raw()));

@@ -17,7 +17,7 @@ use super::{
     process::{Keys, Process, Raw},
     state::State,
 };
-use crate::supervisor::Key;
+use crate::{device::PciAddresses, supervisor::Key};
 
 /// Raised when an older worker could not understand what a newer one wrote.
 pub(crate) const VERSION: u32 = 1;
@@ -30,6 +30,8 @@ pub(crate) struct ContainerRecord {
     pub(crate) state: State,
     pub(crate) cgroup: PathBuf,
     pub(crate) defines_pidns: bool,
+    #[serde(default)]
+    pub(crate) pci: PciAddresses,
     pub(crate) init: ProcessRecord,
     pub(crate) execs: Vec<ProcessRecord>,
 }
@@ -78,6 +80,7 @@ impl From<&Container> for ContainerRecord {
             state: container.state(),
             cgroup: container.cgroup_path.as_path().to_owned(),
             defines_pidns: container.defines_pidns,
+            pci: container.pci.borrow().clone(),
             init: ProcessRecord::from(&*container.init),
             execs: container.execs.borrow().values().map(|process| ProcessRecord::from(&**process)).collect(),
         }

@@ -18,7 +18,10 @@ use oci_spec::runtime::{Process, Spec};
 use rustjail::cgroup::Hierarchies;
 
 use crate::{
+    device::Device,
+    hotplug::Hotplug,
     stdio::{peek::Peeker, raw::Waiting},
+    storage::{Storage, Storages, volume::Usage},
     supervisor::{Key, Supervisor},
 };
 
@@ -29,6 +32,7 @@ mod dns;
 pub mod error;
 mod exec;
 mod exits;
+mod hardware;
 mod hooks;
 mod journal;
 mod latch;
@@ -102,6 +106,8 @@ pub struct SandboxRequest {
     pub dns: Vec<String>,
     /// Kernel modules to load, with their parameters.
     pub kernel_modules: Vec<(String, Vec<String>)>,
+    /// What the sandbox itself uses.
+    pub storages: Vec<Storage>,
 }
 
 /// What CreateContainer asks for.
@@ -115,6 +121,10 @@ pub struct CreateRequest {
     pub sandbox_pidns: bool,
     /// Raw streams.
     pub ports: StdioPorts,
+    /// What it uses, mounted before it is launched.
+    pub storages: Vec<Storage>,
+    /// Devices plugged in for it.
+    pub devices: Vec<Device>,
 }
 
 /// What ExecProcess asks for.
@@ -137,6 +147,8 @@ pub struct Parts {
     pub supervisor: Rc<Supervisor>,
     /// Connections for raw streams.
     pub raw: Rc<Waiting>,
+    /// Tells of devices that come.
+    pub hotplug: Rc<Hotplug>,
     /// Where the journal and the containers' own files are.
     pub state_dir: PathBuf,
     /// The size of output pipes; `None` leaves the kernel's.
@@ -163,6 +175,8 @@ struct Core {
     pipe_size: Option<u32>,
     journal: Journal,
     hierarchies: Hierarchies,
+    hotplug: Rc<Hotplug>,
+    storages: Storages,
     exits: Exits,
     last_key: Cell<u64>,
     phase: Cell<Phase>,
@@ -216,7 +230,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// An empty sandbox. [`Sandbox::recover`] and then [`Sandbox::dispatch_exits`] bring it to life.
     pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { supervisor, raw, state_dir, pipe_size, log } = parts;
+        let Parts { supervisor, raw, hotplug, state_dir, pipe_size, log } = parts;
         let journal = Journal::open(&state_dir)
             .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
         let peeker = Peeker::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
@@ -224,6 +238,7 @@ impl Sandbox {
             slog::error!(log, "containers get no cgroups"; "error" => %error);
             Hierarchies::default()
         });
+        let storages = Storages::new(Rc::clone(&hotplug), &state_dir, log.clone())?;
         let core = Core {
             log,
             supervisor,
@@ -232,6 +247,8 @@ impl Sandbox {
             pipe_size,
             journal,
             hierarchies,
+            hotplug,
+            storages,
             exits: Exits::default(),
             last_key: Cell::new(0),
             phase: Cell::new(Phase::Absent),
@@ -306,6 +323,36 @@ impl Sandbox {
     /// Ends the process's standard input; on a terminal, types ^D.
     pub async fn close_stdin(&self, id: &str, exec_id: &str) -> Result<()> {
         self.core.close_stdin(id, exec_id).await
+    }
+
+    /// Brings CPUs online until `cpus` are (0 leaves them alone), and memory; see OnlineCPUMem.
+    pub async fn online_cpus_and_memory(&self, cpus: usize, memory: bool, wait: bool) -> Result<()> {
+        self.core.online_cpus_and_memory(cpus, memory, wait).await
+    }
+
+    /// Tells the kernel of memory blocks at these physical addresses.
+    pub async fn probe_memory(&self, addresses: Vec<u64>) -> Result<()> {
+        self.core.probe_memory(addresses).await
+    }
+
+    /// Bytes and inodes of the volume at `path`.
+    pub async fn volume_stats(&self, path: PathBuf) -> Result<(Usage, Usage)> {
+        self.core.volume_stats(path).await
+    }
+
+    /// Grows the file system mounted at `path`; 0 means to all of its device.
+    pub async fn resize_volume(&self, path: PathBuf, size: u64) -> Result<()> {
+        self.core.resize_volume(path, size).await
+    }
+
+    /// Remounts volumes of memory with other options.
+    pub async fn update_ephemeral_mounts(&self, storages: Vec<Storage>) -> Result<()> {
+        self.core.update_ephemeral_mounts(storages).await
+    }
+
+    /// Has the host's virtio-fs daemon forget inodes that are gone.
+    pub async fn touch_shared_mounts(&self) -> Result<()> {
+        self.core.touch_shared_mounts().await
     }
 
     /// Changes the size of the process's terminal.

@@ -39,7 +39,7 @@ use super::{
     state::State,
     streams::{Ends, Sockets},
 };
-use crate::{reactor::register, supervisor::Key};
+use crate::{reactor::register, storage::SANDBOX, supervisor::Key};
 
 /// What a process whose end nobody saw is said to have exited with.
 const UNKNOWN_STATUS: i32 = 255;
@@ -55,6 +55,11 @@ impl Core {
                 "path" => %file.path.display(), "reason" => &file.reason);
         }
         self.skip_used_keys(&stored, &containers);
+        let is_user = |user: &str| match user {
+            SANDBOX => sandbox.is_some(),
+            id => containers.iter().any(|container| container.id == id),
+        };
+        self.storages.recover(is_user).await?;
         if let Some(sandbox) = sandbox {
             self.adopt_sandbox(sandbox, &mut stored);
         }
@@ -102,6 +107,7 @@ impl Core {
         let spec = Arc::new(self.read_spec(&record.id).await);
         let id = record.id.clone();
         let container = Container::new(id, state, spec, path.clone(), record.defines_pidns, Rc::clone(&init));
+        *container.pci.borrow_mut() = record.pci.clone();
         container.created.set(!half_made);
         *container.cgroup.borrow_mut() = self.open_cgroup(&record.id, &path, half_made).await;
         self.table.borrow_mut().insert(record.id.clone(), Rc::clone(&container));

@@ -1,8 +1,8 @@
 //! Taking a container down.
 //!
 //! ```text
-//!   kill the cgroup -> wait until it is empty -> wait for the exits -> delete cgroup, bundle, descriptors ->
-//!   poststop hooks -> journal -> give the id back
+//!   kill the cgroup -> wait until it is empty -> wait for the exits -> delete cgroup, bundle, descriptors,
+//!   storages -> poststop hooks -> journal -> give the id back
 //! ```
 //!
 //! A step that fails does not keep the later ones from running; what it left is tried again by the next
@@ -73,6 +73,7 @@ impl Core {
             self.release_all(&process);
         }
         container.execs.borrow_mut().clear();
+        failures.push(self.storages.release(&container.id).await.map_err(Error::from));
         failures.into_iter().collect::<Result<()>>()?;
         self.run_poststop_hooks(container).await;
         self.journal

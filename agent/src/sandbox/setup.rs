@@ -15,7 +15,7 @@ use super::{
     journal::{SandboxRecord, VERSION},
     namespaces::Shared,
 };
-use crate::supervisor::Key;
+use crate::{storage::SANDBOX, supervisor::Key};
 
 /// What the kernel takes for a hostname.
 const MAX_HOSTNAME: usize = 64;
@@ -34,15 +34,19 @@ impl Core {
         self.phase.set(Phase::Present);
         let outcome = self.set_up(request, dns).await;
         if outcome.is_err() {
+            if let Err(error) = self.storages.release(SANDBOX).await {
+                slog::error!(self.log, "the sandbox's storages are not undone"; "error" => %error);
+            }
             self.phase.set(Phase::Absent);
         }
         outcome
     }
 
     async fn set_up(self: &Rc<Self>, request: SandboxRequest, dns: String) -> Result<()> {
-        let SandboxRequest { hostname, id, dns: lines, kernel_modules } = request;
+        let SandboxRequest { hostname, id, dns: lines, kernel_modules, storages } = request;
         blocking(move || kernel_modules.iter().try_for_each(|(name, parameters)| load(name, parameters)))
             .await?;
+        self.storages.acquire(SANDBOX, storages).await?;
         let shared = Shared::make(hostname)
             .await
             .map_err(failed_to(|| "make the IPC and UTS namespaces of the sandbox".to_owned()))?;

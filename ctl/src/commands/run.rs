@@ -18,7 +18,7 @@ use crate::{
     client::ProcessId,
     session::{self, Session},
     stdio::RawStreams,
-    vmm::{Machine, Running, Stage, Vmm, image, qemu::Qemu, workdir::WorkDir},
+    vmm::{Machine, Room, Running, Stage, Vmm, image, qemu::Qemu, workdir::WorkDir},
 };
 
 /// A guest powers off in a few milliseconds, under emulation on a busy host in a second.
@@ -113,6 +113,7 @@ async fn boot(global: &Global, run: &Run, rootfs: PathBuf, timing: &mut Timing) 
         accel: run.accel,
         append: run.append.clone(),
         patience: run.boot_timeout,
+        room: Room::default(),
         tether: std::env::current_exe().ok(),
     };
     progress("booting…");

@@ -56,12 +56,48 @@ pub struct Machine {
     pub cpus: u32,
     /// How they are run.
     pub accel: Accel,
+    /// What can be plugged in while it runs.
+    pub room: Room,
     /// Further kernel arguments.
     pub append: Vec<String>,
     /// How long the guest may take until its agent is ready.
     pub patience: Duration,
     /// The `berthctl` program, by which children are tied to our life; see [`process`].
     pub tether: Option<PathBuf>,
+}
+
+/// What a machine has sockets, slots and ports for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Room {
+    /// CPUs in all; 0 is no more than it boots with.
+    pub cpus: u32,
+    /// Memory in all, in MiB; 0 is no more than it boots with.
+    pub memory: u32,
+    /// PCI Express ports, called `port0` and on, in the slots from 10 (hexadecimal) on.
+    pub ports: u8,
+    /// Further arguments of the VMM, for devices that are there from the start.
+    pub arguments: Vec<String>,
+}
+
+/// Why the VMM did not do what it was told while the machine runs.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// It does not want to.
+    #[error("the VMM refuses {command}: {reason}")]
+    Refused {
+        /// What it was told.
+        command: String,
+        /// Its words.
+        reason: String,
+    },
+    /// It cannot be told any more.
+    #[error("the VMM does not hear {command}: {source}")]
+    Lost {
+        /// What it was told.
+        command: String,
+        /// How the connection failed.
+        source: io::Error,
+    },
 }
 
 /// Something a user should hear while the machine boots.
@@ -286,6 +322,22 @@ impl Running {
             ending = self.qmp.ended() => ending,
             status = self.vmm.exited() => status.map_or(Ending::Unknown, Ending::Exited),
         }
+    }
+
+    /// Has the VMM do something in its own words, such as QEMU's `device_add`.
+    pub async fn control(
+        &mut self,
+        command: &str,
+        arguments: &serde_json::Value,
+    ) -> Result<serde_json::Value, ControlError> {
+        self.qmp.execute(command, arguments).await
+    }
+
+    /// Unplugs a device and waits until the guest has let go of it.
+    pub async fn unplug(&mut self, id: &str) -> Result<(), ControlError> {
+        self.control("device_del", &serde_json::json!({ "id": id })).await?;
+        let gone = self.qmp.unplugged(id).await;
+        gone.map_err(|source| ControlError::Lost { command: format!("device_del {id}"), source })
     }
 
     /// Presses the power button.

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    Accel, Error, Machine, Notice, Running, Stage, Tail, Vmm,
+    Accel, Error, Machine, Notice, Room, Running, Stage, Tail, Vmm,
     process::{self, Process},
     qmp::Qmp,
     vsock::HostVsock,
@@ -27,6 +27,10 @@ use super::{
 
 /// The guest's console, in the machine's directory.
 pub(super) const SERIAL: &str = "serial.log";
+/// More than anybody plugs in.
+const MEMORY_SLOTS: u32 = 8;
+/// The PCI slot of the first port: those below are for what the machine boots with.
+const FIRST_PORT: u32 = 0x10;
 const PROGRAM: &str = "qemu-system-x86_64";
 /// With real hardware a guest is ready in well under a second; one that has not printed a byte by now never will.
 const KVM_PATIENCE: Duration = Duration::from_secs(5);
@@ -155,7 +159,7 @@ async fn ready(
 }
 
 fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, dir: &WorkDir) -> Command {
-    let Machine { kernel, initrd, memory, cpus, append, .. } = machine;
+    let Machine { kernel, initrd, memory, cpus, append, room, .. } = machine;
     let (accel, cpu) = match accel {
         Accel::Tcg => ("tcg,thread=multi", "qemu64,-cx16,+rdrand"),
         Accel::Auto | Accel::Kvm => ("kvm", "host"),
@@ -167,19 +171,46 @@ fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, d
     let mut command = Command::new(program);
     command
         .args(["-accel", accel, "-cpu", cpu])
-        .args(["-m", &format!("{memory}M"), "-smp", &cpus.to_string()])
+        .args([
+            "-m",
+            &memory_argument(*memory, room),
+            "-smp",
+            &format!("{cpus},maxcpus={}", room.cpus.max(*cpus)),
+        ])
         // Shared, because the vsock daemon reads the guest's queues in place.
         .args(["-object", &format!("memory-backend-memfd,id=memory,size={memory}M,share=on")])
-        .args(["-machine", "q35,hpet=off,memory-backend=memory"])
+        .args([
+            "-machine",
+            &format!("q35,hpet=off,memory-backend=memory{}", if room.memory > 0 { ",nvdimm=on" } else { "" }),
+        ])
         .args(["-display", "none", "-nodefaults", "-no-user-config", "-no-reboot"])
         .args(["-serial", &format!("file:{}", dir.join(SERIAL).display())])
         .args(["-chardev", &format!("socket,id=qmp,path={}", dir.join("qmp.sock").display())])
         .args(["-mon", "chardev=qmp,mode=control", "-device", "pvpanic-pci"])
         .args(&vsock.device)
+        .args((0..room.ports).flat_map(port))
+        .args(&room.arguments)
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")
         .arg(initrd)
         .args(["-append", &arguments.join(" ")]);
     command
+}
+
+fn memory_argument(memory: u32, room: &Room) -> String {
+    match room.memory {
+        0 => format!("{memory}M"),
+        most => format!("{memory}M,slots={MEMORY_SLOTS},maxmem={}M", most.max(memory)),
+    }
+}
+
+/// A port that takes one device.
+fn port(number: u8) -> [String; 2] {
+    let device = format!(
+        "pcie-root-port,id=port{number},chassis={},addr={:#x}",
+        u32::from(number) + 1,
+        FIRST_PORT + u32::from(number)
+    );
+    ["-device".to_owned(), device]
 }

@@ -2,7 +2,7 @@
 
 use oci_spec::runtime::LinuxCpu;
 
-use super::super::{Cgroup, CgroupError, dir::Dir, parse};
+use super::super::{Cgroup, CgroupError, Controller, dir::Dir, parse};
 
 const FILES: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 
@@ -14,6 +14,31 @@ pub(super) fn apply(group: &Cgroup, cpu: &LinuxCpu) -> Result<(), CgroupError> {
         }
     }
     Ok(())
+}
+
+impl Cgroup {
+    /// Gives the group CPUs that came after it was made: those of `cpus`, without a list all there are. v2 does
+    /// the latter by itself; v1 fixed the lists of the group and of those above it when they were made.
+    pub fn widen_cpuset(&self, cpus: Option<&str>) -> Result<(), CgroupError> {
+        let cpus = cpus.filter(|list| !parse::is_empty_set(list));
+        let [file, _] = FILES;
+        match (self.find("cpuset"), cpus) {
+            (None, _) | (Some(Controller::V2(_)), None) => Ok(()),
+            (Some(Controller::V2(dir)), Some(list)) => dir.write(file, list),
+            (Some(Controller::V1(dir)), list) => {
+                let mut above = Vec::new();
+                let mut group = dir.try_clone()?;
+                for _ in 0..self.path().components().count().saturating_sub(1) {
+                    group = group.parent()?;
+                    above.push(group.try_clone()?);
+                }
+                let all = group.parent()?.read(file)?;
+                let all = all.trim_end();
+                above.iter().rev().try_for_each(|group| group.write(file, all))?;
+                dir.write(file, list.unwrap_or(all))
+            }
+        }
+    }
 }
 
 /// Fills an empty v1 cpuset from the group above, which is `depth` levels below the root, and those above it.

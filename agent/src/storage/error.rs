@@ -1,0 +1,67 @@
+//! Everything a storage can fail with.
+
+use std::{io, path::PathBuf};
+
+use crate::hotplug::HotplugError;
+
+/// Why a storage is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// No such driver. Hosts know the first words.
+    #[error("Failed to find the storage handler {driver:?}; this agent has {known}")]
+    Driver {
+        /// As the request has it.
+        driver: String,
+        /// Those there are.
+        known: String,
+    },
+    /// The request cannot be met in any state of the guest.
+    #[error("the storage for {} {problem}", mount_point.display())]
+    Invalid {
+        /// Which storage.
+        mount_point: PathBuf,
+        /// What is wrong, as a verb and the rest.
+        problem: String,
+    },
+    /// Something else is there.
+    #[error("the storage for {} {problem}", mount_point.display())]
+    Conflict {
+        /// Which storage.
+        mount_point: PathBuf,
+        /// What is in the way, as a verb and the rest.
+        problem: String,
+    },
+    /// Its device is not there.
+    #[error(transparent)]
+    Device(#[from] HotplugError),
+    /// A program did not do its work.
+    #[error("{program} {}: {status}: {output}", path.display())]
+    Program {
+        /// Which.
+        program: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// How it ended.
+        status: String,
+        /// What it said.
+        output: String,
+    },
+    /// A system call failed.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was being done, with the path.
+        action: String,
+        /// How it failed.
+        source: io::Error,
+    },
+}
+
+/// The result of everything here.
+pub type Result<T> = std::result::Result<T, StorageError>;
+
+/// Adds what was being done.
+pub(super) fn failed_to<E: Into<io::Error>>(
+    action: impl FnOnce() -> String,
+) -> impl FnOnce(E) -> StorageError {
+    |source| StorageError::Io { action: action(), source: source.into() }
+}

@@ -3,7 +3,7 @@
 use std::{path::Path, process::ExitCode};
 
 use berth_agent::{
-    config::{Config, SETTINGS},
+    config::{self, Config},
     init, launcher, worker,
 };
 use nix::sys::{prctl, signal::SigSet};
@@ -52,14 +52,10 @@ fn help() -> String {
          As process 1 it boots the guest and powers it off at the end. Anywhere else it leaves the machine\n\
          as it is and adopts its containers as a child subreaper; SIGTERM ends it and them. To try it:\n\n    \
          berth-agent --listen unix:///run/berth.sock\n\n\
-         Each setting is taken from the kernel's command line, the environment, or the arguments; the last\n\
-         one wins. A value that makes no sense is reported and ignored.\n",
+         Each setting is taken from the kernel's command line or a file, the environment, and the arguments;\n\
+         the last one wins. A value that makes no sense is reported and ignored.\n",
     );
-    for setting in SETTINGS {
-        let names = [Some(setting.parameter), setting.variable, setting.flag];
-        let names: Vec<&str> = names.into_iter().flatten().collect();
-        text += &format!("\n  {}\n      {}\n", names.join(", "), setting.help);
-    }
+    text += &config::help();
     text += "\n  --version, --help\n      say so, and end\n";
     text
 }

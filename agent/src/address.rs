@@ -14,6 +14,9 @@ const ANY_CID: u32 = u32::MAX;
 /// `sun_path` holds 108 bytes, a zero at one end among them.
 const MAX_UNIX_NAME: usize = 107;
 
+/// Of the sockets beside the one for calls.
+const LONGEST_SUFFIX: &str = ".console";
+
 /// A place to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -55,17 +58,16 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// Where raw standard streams are served when calls are served at `self`: on a port of their own, or on a
-    /// second unix socket.
-    pub fn for_stdio(&self, vsock_port: u32) -> Self {
+    /// Where `what` is served when calls are served at `self`: on a port of its own, or on a unix socket beside.
+    pub fn beside(&self, what: &str, vsock_port: u32) -> Self {
         match self {
             Self::Vsock { cid, .. } => Self::Vsock { cid: *cid, port: vsock_port },
             Self::Unix(path) => {
                 let mut name = path.clone().into_os_string();
-                name.push(".stdio");
+                name.push(format!(".{what}"));
                 Self::Unix(name.into())
             }
-            Self::Abstract(name) => Self::Abstract(format!("{name}.stdio")),
+            Self::Abstract(name) => Self::Abstract(format!("{name}.{what}")),
         }
     }
 }
@@ -88,8 +90,8 @@ impl FromStr for Address {
         }
         let name = text.strip_prefix("unix://").ok_or_else(form)?;
         let bare = name.strip_prefix('@').unwrap_or(name);
-        // Room is left for the socket of the standard streams.
-        if bare.is_empty() || name.len() + ".stdio".len() > MAX_UNIX_NAME || name.contains('\0') {
+        // Room is left for the sockets beside it.
+        if bare.is_empty() || name.len() + LONGEST_SUFFIX.len() > MAX_UNIX_NAME || name.contains('\0') {
             return Err(AddressError::UnixName { name: name.to_owned() });
         }
         Ok(match name.strip_prefix('@') {
@@ -137,8 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn standard_streams_have_their_own_socket() {
-        let beside = |text: &str| text.parse::<Address>().unwrap().for_stdio(1027).to_string();
+    fn what_is_no_call_has_a_socket_of_its_own() {
+        let beside = |text: &str| text.parse::<Address>().unwrap().beside("stdio", 1027).to_string();
         assert_eq!(beside("vsock://-1:1024"), "vsock://-1:1027");
         assert_eq!(beside("unix:///run/a.sock"), "unix:///run/a.sock.stdio");
         assert_eq!(beside("unix://@a"), "unix://@a.stdio");

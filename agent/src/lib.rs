@@ -7,6 +7,7 @@
 
 pub mod address;
 pub mod config;
+pub mod console;
 pub mod device;
 pub mod hotplug;
 pub mod init;
@@ -14,6 +15,7 @@ pub mod launcher;
 pub mod link;
 pub mod observe;
 pub mod oci;
+pub mod port;
 pub mod reactor;
 pub mod rpc;
 pub mod sandbox;

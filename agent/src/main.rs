@@ -4,7 +4,7 @@ use std::{path::Path, process::ExitCode};
 
 use berth_agent::{
     config::{self, Config},
-    init, launcher, worker,
+    console, init, launcher, worker,
 };
 use nix::sys::{prctl, signal::SigSet};
 
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             worker::run(Config::load(rest))
         }
         Some((role, _)) if role == "launcher" => launcher::run(),
+        Some((role, [])) if role == console::ROLE => console::run_shell(),
         _ if arguments.iter().any(|argument| argument == "--version" || argument == "-V") => {
             println!("berth-agent {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

@@ -72,6 +72,8 @@ pub struct Handover {
     pub stages: Vec<(String, u64)>,
     /// Whether init is PID 1 of the machine.
     pub pid1: bool,
+    /// The reading end of the pipe that all roles' log records go through, where there is a port to read them at.
+    pub records: Option<OwnedFd>,
 }
 
 /// What becomes of the machine.
@@ -284,6 +286,7 @@ impl Shared {
                 (ToWorker::Listener { kind }, Some(fd)) => handover.listeners.push((kind, fd)),
                 (ToWorker::Stored { key }, Some(fd)) => _ = handover.stored.insert(Key(key), fd),
                 (ToWorker::Launcher, Some(fd)) => self.succeed(fd),
+                (ToWorker::Records, fd) => handover.records = fd,
                 (ToWorker::Ready, _) => return Ok(handover),
                 // A descriptor that this process had no room for; its owner will miss it.
                 (ToWorker::Listener { .. } | ToWorker::Stored { .. } | ToWorker::Launcher, None) => {}

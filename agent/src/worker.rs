@@ -25,8 +25,14 @@ use vsock::{VMADDR_CID_HOST, VsockAddr, VsockStream};
 use crate::{
     address::Address,
     config::Config,
+    console::{self, CONSOLES},
     hotplug::{self, Hotplug, Roots},
-    observe::{log::logger, sink::Sink},
+    observe::{
+        log::Log,
+        readers::{self, READERS, Readers},
+        sink::Sink,
+    },
+    port::{self, Rules},
     rpc::{
         Agent,
         server::{Options, Server},
@@ -46,14 +52,15 @@ const NOTICE: Duration = Duration::from_secs(5);
 /// Serves until init goes away.
 pub fn run(config: Config) -> ExitCode {
     let Ok(sink) = Sink::stdout("agent") else { return ExitCode::FAILURE };
-    let log = logger(sink, config.log_level, "agent");
+    let logs = Log::new(sink, config.log_level, "agent");
+    let log = logs.logger();
     let runtime = Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(POOL)
         .thread_stack_size(STACK)
         .thread_keep_alive(Duration::from_secs(1))
         .build();
-    let ended = runtime.and_then(|runtime| LocalSet::new().block_on(&runtime, serve(config, log.clone())));
+    let ended = runtime.and_then(|runtime| LocalSet::new().block_on(&runtime, serve(config, logs)));
     if let Err(error) = ended {
         slog::error!(log, "the worker ends"; "error" => %error);
     }
@@ -61,9 +68,15 @@ pub fn run(config: Config) -> ExitCode {
 }
 
 /// Ends only with an error: that of the first part without which there is nothing to serve.
-async fn serve(config: Config, log: Logger) -> io::Result<()> {
+async fn serve(config: Config, logs: Log) -> io::Result<()> {
+    let log = logs.logger();
     let (supervisor, handover) = Supervisor::connect().await?;
-    let Handover { listeners, stored, generation, mut stages, pid1 } = handover;
+    let Handover { listeners, stored, generation, mut stages, pid1, records } = handover;
+    let readers = Readers::new(logs.clone());
+    if let Some(records) = records {
+        logs.add(readers::writer(&records, "agent")?);
+        optional("the log", &log, Rc::clone(&readers).fill(records));
+    }
     let supervisor = Rc::new(supervisor);
     let raw = Rc::new(Waiting::default());
     let hotplug = Rc::new(Hotplug::new(Roots::default(), config.hotplug_timeout));
@@ -78,6 +91,7 @@ async fn serve(config: Config, log: Logger) -> io::Result<()> {
         state_dir: state_dir(&config, pid1),
         pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
         log: log.clone(),
+        named: logs,
     };
     slog::info!(log, "worker started"; "generation" => generation, "stored" => stored.len());
     let sandbox = Rc::new(Sandbox::new(parts).map_err(io::Error::other)?);
@@ -100,9 +114,14 @@ async fn serve(config: Config, log: Logger) -> io::Result<()> {
         }
     };
     let agent = Rc::new(Agent::new(sandbox, pid1, end));
-    let server = Rc::new(Server::new(agent, Options::default(), log.clone()));
+    let options = Options { any_cid: config.any_cid, ..Options::default() };
+    let server = Rc::new(Server::new(agent, options, log.clone()));
+    let parts = Served { server, raw, readers, any_cid: config.any_cid, log: log.clone() };
     for (kind, listener) in listeners {
-        listen(kind, listener, &server, &raw, &ended);
+        parts.listen(kind, listener, &ended);
+    }
+    if config.debug_console && config.debug_console_port == 0 && pid1 {
+        spawn_local(console::on_device(log.clone()));
     }
     stages.push(("serving".to_owned(), now()));
     slog::info!(log, "serving"; "generation" => generation);
@@ -129,23 +148,53 @@ fn essential(ended: &Ended, part: &'static str, work: impl Future<Output = io::E
     });
 }
 
-fn listen(kind: ListenerKind, listener: OwnedFd, server: &Rc<Server>, raw: &Rc<Waiting>, ended: &Ended) {
-    match kind {
-        ListenerKind::Rpc => {
-            let server = Rc::clone(server);
-            essential(ended, "the ttrpc listener", async move {
-                let Err(error) = server.serve(listener).await;
-                error
-            });
+/// Runs a part that the worker can do without.
+fn optional(part: &'static str, log: &Logger, work: impl Future<Output = io::Error> + 'static) {
+    let log = log.clone();
+    spawn_local(async move {
+        let error = work.await;
+        slog::error!(log, "served no more"; "part" => part, "error" => %error);
+    });
+}
+
+/// What there is to be reached from outside.
+struct Served {
+    server: Rc<Server>,
+    raw: Rc<Waiting>,
+    readers: Rc<Readers>,
+    any_cid: bool,
+    log: Logger,
+}
+
+impl Served {
+    fn listen(&self, kind: ListenerKind, listener: OwnedFd, ended: &Ended) {
+        let (any_cid, log) = (self.any_cid, self.log.clone());
+        match kind {
+            ListenerKind::Rpc => {
+                let server = Rc::clone(&self.server);
+                essential(ended, "the ttrpc listener", async move {
+                    let Err(error) = server.serve(listener).await;
+                    error
+                });
+            }
+            ListenerKind::Stdio => {
+                let raw = Rc::clone(&self.raw);
+                essential(ended, "the stdio listener", async move {
+                    raw.serve(listener).await.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())
+                });
+            }
+            ListenerKind::Log => {
+                let (readers, rules) = (Rc::clone(&self.readers), Rules { any_cid, most: READERS });
+                let each = log.clone();
+                let handle = move |socket| Rc::clone(&readers).serve(socket, each.clone());
+                optional("the log's port", &self.log, port::serve(listener, rules, log, handle));
+            }
+            ListenerKind::Console => {
+                let (rules, each) = (Rules { any_cid, most: CONSOLES }, log.clone());
+                let handle = move |socket| console::serve(socket, each.clone());
+                optional("the debug console", &self.log, port::serve(listener, rules, log, handle));
+            }
         }
-        ListenerKind::Stdio => {
-            let raw = Rc::clone(raw);
-            essential(ended, "the stdio listener", async move {
-                raw.serve(listener).await.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())
-            });
-        }
-        // Init holds them open; nobody is served there yet, so connections wait.
-        ListenerKind::Log | ListenerKind::Console => {}
     }
 }
 

@@ -25,6 +25,10 @@ use tokio_vsock::{VsockAddr, VsockStream};
 pub const TTRPC_PORT: u32 = 1024;
 /// The port of the agent's raw stdio listener.
 pub const STDIO_PORT: u32 = 1027;
+/// The port where hosts have the agent serve its log.
+pub const LOG_PORT: u32 = 1025;
+/// The port where hosts have the agent serve its debug console.
+pub const CONSOLE_PORT: u32 = 1026;
 /// Longest answer to CONNECT: "OK 4294967295\n".
 const ANSWER_MAX: usize = 14;
 /// A hybrid socket answers in under a millisecond; a busy host under emulation has needed 3 s.
@@ -123,6 +127,20 @@ impl Address {
             Self::Abstract(name) => abstract_stream(name).map_err(|source| self.failed(source)),
             Self::Vsock { cid, port } => Ok(self.vsock(*cid, *port).await?.0),
             Self::Hybrid { path, port } => Ok(self.hybrid(path, *port).await?.0),
+        }
+    }
+
+    /// Connects to another port of the same agent; where there are no ports, to the socket named `what` beside it.
+    pub async fn connect_beside(&self, what: &str, port: u32) -> Result<UnixStream, ConnectError> {
+        match self {
+            Self::Unix(path) => {
+                let mut beside = path.clone().into_os_string();
+                beside.push(format!(".{what}"));
+                Self::Unix(beside.into()).connect().await
+            }
+            Self::Abstract(name) => Self::Abstract(format!("{name}.{what}")).connect().await,
+            Self::Vsock { cid, .. } => Self::Vsock { cid: *cid, port }.connect().await,
+            Self::Hybrid { path, .. } => Self::Hybrid { path: path.clone(), port }.connect().await,
         }
     }
 

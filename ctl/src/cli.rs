@@ -5,7 +5,10 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::{address::Address, vmm::Accel};
+use crate::{
+    address::{Address, CONSOLE_PORT, LOG_PORT},
+    vmm::Accel,
+};
 
 /// Drive Berth, the agent inside a sandbox VM: boot a VM and run a container in it, or talk to an agent that runs.
 #[derive(Debug, Parser)]
@@ -73,6 +76,17 @@ pub enum Command {
     CloseStdin(Process),
     /// Set the size of a process's terminal
     Resize(Resize),
+    /// Print the agent's log, what it still has of the past first
+    Logs(Logs),
+    /// Open the guest's debug console on this terminal; ^] leaves it
+    Console {
+        /// The port it is served at
+        #[arg(long, default_value_t = CONSOLE_PORT, value_name = "PORT")]
+        port: u32,
+    },
+    /// Say what calls the agent may serve
+    #[command(subcommand)]
+    Policy(Policy),
     /// Make any call of the agent, request and reply as JSON
     Call(Call),
     /// Print the config.json that `run --rootfs` uses
@@ -179,6 +193,30 @@ pub enum Sandbox {
     },
     /// Remove every container and power the VM off
     Destroy,
+}
+
+/// Which of the agent's log to print.
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// Have the agent log from this level on, before printing: trace, debug, info, warn, error or critical
+    #[arg(long, value_name = "LEVEL", value_parser = ["trace", "debug", "info", "warn", "error", "critical"])]
+    pub level: Option<String>,
+    /// Print this many lines, then leave
+    #[arg(short = 'n', long, value_name = "LINES")]
+    pub lines: Option<u64>,
+    /// The port it is served at
+    #[arg(long, default_value_t = LOG_PORT, value_name = "PORT")]
+    pub port: u32,
+}
+
+/// Who decides over calls.
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// Replace the policy, if the present one permits that
+    Set {
+        /// A Rego document of the package agent_policy
+        file: PathBuf,
+    },
 }
 
 /// A container to be created.

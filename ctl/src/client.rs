@@ -10,8 +10,8 @@ use berth_protocols::{
     agent::{
         CloseStdinRequest, CreateContainerRequest, CreateSandboxRequest, DestroySandboxRequest,
         ExecProcessRequest, GuestDetailsRequest, GuestDetailsResponse, ReadStreamRequest,
-        RemoveContainerRequest, SignalProcessRequest, StartContainerRequest, TtyWinResizeRequest,
-        WaitProcessRequest, WriteStreamRequest,
+        RemoveContainerRequest, SetPolicyRequest, SignalProcessRequest, StartContainerRequest,
+        TtyWinResizeRequest, WaitProcessRequest, WriteStreamRequest,
     },
     agent_ttrpc::AgentServiceClient,
     health::{CheckRequest, HealthCheckResponse, VersionCheckResponse},
@@ -168,6 +168,13 @@ impl Agent {
             GuestDetailsRequest { mem_block_size: true, mem_hotplug_probe: true, ..Default::default() };
         let reply = self.agent.get_guest_details(self.limited(), &request).await;
         reply.map_err(|error| Error::of("GetGuestDetails", error))
+    }
+
+    /// SetPolicy.
+    pub async fn set_policy(&self, policy: String) -> Result<()> {
+        let request = SetPolicyRequest { policy, ..Default::default() };
+        let reply = self.agent.set_policy(self.limited(), &request).await;
+        reply.map(drop).map_err(|error| Error::of("SetPolicy", error))
     }
 
     /// CreateSandbox.

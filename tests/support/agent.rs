@@ -37,12 +37,21 @@ pub struct Agent {
 impl Agent {
     /// Starts one and waits until it answers.
     pub async fn start() -> Self {
+        Self::configured("").await
+    }
+
+    /// The same, with a configuration file.
+    pub async fn configured(toml: &str) -> Self {
         let dir = scratch_dir("agent");
+        let config = dir.join("agent.toml");
+        fs::write(&config, toml).expect("write the agent's configuration");
         let log = fs::File::create(dir.join("log")).expect("create the agent's log");
         let scope = Command::new("unshare")
             .args(["--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child=KILL", "--"])
             .args(["/bin/busybox", "sh", "-c", "\"$@\" & wait", "scope"])
             .arg(agent_binary())
+            .arg("--config")
+            .arg(&config)
             .arg("--listen")
             .arg(format!("unix://{}", dir.join("agent.sock").display()))
             .env("BERTH_STATE_DIR", dir.join("state"))

@@ -26,6 +26,7 @@ mod value;
 pub use document::{help, markdown};
 pub use mem_agent::{Compact, MemAgent, Memcg};
 pub use table::{Effect, SETTINGS, Setting};
+pub use value::level;
 
 /// The kernel's command line replaces itself by the file that this names.
 const CONFIG_FILE: &str = "agent.config_file";

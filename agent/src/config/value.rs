@@ -43,7 +43,8 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(super) fn level(text: &str) -> Result<Level, &'static str> {
+/// The name of a level, as hosts write it.
+pub fn level(text: &str) -> Result<Level, &'static str> {
     match text {
         "trace" => Ok(Level::Trace),
         "debug" => Ok(Level::Debug),

@@ -8,19 +8,25 @@
 
 use std::{
     fs,
+    os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
+    time::Duration,
 };
 
-use nix::sys::{
-    prctl,
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
+use nix::{
+    fcntl::OFlag,
+    sys::{
+        prctl,
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
+    unistd::pipe2,
 };
 
 use rustjail::sys::fds;
 
-use crate::{config::Config, link::ListenerKind};
+use crate::{config::Config, link::ListenerKind, observe::sink::Sink};
 
 mod boot;
 mod cgroups;
@@ -72,13 +78,26 @@ pub fn run(arguments: &[String]) -> ExitCode {
     // Inherited by the roles, so that a guest short of memory ends a container first. Containers reset it.
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
 
-    match prepare(pid1, &config, &mut story, arguments) {
-        Ok((signals, program, listeners)) => {
-            supervise(Init::new(pid1, story, signals, program, listeners));
-            ExitCode::SUCCESS
+    let records = open_records(&config, &mut story);
+    match prepare(pid1, &mut story, arguments) {
+        Ok((signals, program)) => {
+            let listeners = listeners(pid1, &config, &mut story, &signals);
+            let complete = listeners.iter().any(|listener| listener.kind == ListenerKind::Rpc);
+            let init = Init::new(pid1, story, signals, program, listeners).with_records(records);
+            // Without the first listener there is nothing to serve: init was told to end while it tried.
+            if complete {
+                supervise(init);
+                ExitCode::SUCCESS
+            } else {
+                init.end();
+                ExitCode::FAILURE
+            }
         }
         Err(problem) => {
             story.problem(&format_args!("nothing can work without this: {problem}"));
+            if pid1 {
+                shutdown::park();
+            }
             ExitCode::FAILURE
         }
     }
@@ -92,27 +111,80 @@ pub fn supervise(mut init: Init) {
     init.end();
 }
 
-type Prepared = (SignalFd, Program, Vec<Listener>);
-
 fn prepare(
     pid1: bool,
-    config: &Config,
     story: &mut Story,
     arguments: &[String],
-) -> Result<Prepared, Box<dyn std::error::Error>> {
-    let mut listeners = vec![Listener::open(ListenerKind::Rpc, config.server_address.clone())?];
-    match Listener::open(ListenerKind::Stdio, config.server_address.for_stdio(config.stdio_port)) {
-        Ok(listener) => listeners.push(listener),
-        Err(problem) => story.problem(&format_args!("raw standard streams are not served: {problem}")),
-    }
-    story.stage("listening");
-
+) -> Result<(SignalFd, Program), Box<dyn std::error::Error>> {
     if !pid1 {
         prctl::set_child_subreaper(true)?;
     }
     let program = Program::current(arguments.to_vec())?;
     story.stage("image");
-    Ok((signals()?, program, listeners))
+    Ok((signals()?, program))
+}
+
+/// The pipe between whoever logs and the log's port, if there is to be one: its reading end.
+fn open_records(config: &Config, story: &mut Story) -> Option<OwnedFd> {
+    /// What may be logged while no worker reads it.
+    const ROOM: usize = 256 << 10;
+    if config.log_port == 0 {
+        return None;
+    }
+    let pipe = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK);
+    match pipe {
+        Ok((reader, writer)) => {
+            // The kernel's 64 KiB do as well.
+            let _smaller = rustjail::sys::pipe::set_size(reader.as_fd(), ROOM);
+            story.add(Sink::new(writer, "init"));
+            Some(reader)
+        }
+        Err(errno) => {
+            story.problem(&format_args!("the log cannot be read at a port: {errno}"));
+            None
+        }
+    }
+}
+
+/// Opens the ports. As process 1 it goes on trying for the one that calls come to, because to end would be a kernel
+/// panic; without it if told to end meanwhile.
+fn listeners(pid1: bool, config: &Config, story: &mut Story, signals: &SignalFd) -> Vec<Listener> {
+    /// Nothing tells when an address becomes free or a driver appears.
+    const AGAIN: Duration = Duration::from_secs(1);
+    let mut listeners = Vec::new();
+    let mut told = String::new();
+    while listeners.is_empty() {
+        match Listener::open(ListenerKind::Rpc, config.server_address.clone()) {
+            Ok(listener) => listeners.push(listener),
+            Err(problem) => {
+                let again = if pid1 { "; tried again each second" } else { "" };
+                let problem = format!("{problem}{again}");
+                if problem != told {
+                    story.problem(&format_args!("calls cannot be served: {problem}"));
+                }
+                told = problem;
+                if !pid1 || shutdown::told_to_end(signals, AGAIN) {
+                    return listeners;
+                }
+            }
+        }
+    }
+    let address = &config.server_address;
+    let mut others = vec![(ListenerKind::Stdio, address.beside("stdio", config.stdio_port))];
+    if config.log_port != 0 {
+        others.push((ListenerKind::Log, address.beside("log", config.log_port)));
+    }
+    if config.debug_console && config.debug_console_port != 0 {
+        others.push((ListenerKind::Console, address.beside("console", config.debug_console_port)));
+    }
+    for (kind, address) in others {
+        match Listener::open(kind, address) {
+            Ok(listener) => listeners.push(listener),
+            Err(problem) => story.problem(&format_args!("{} not served: {problem}", kind.served())),
+        }
+    }
+    story.stage("listening");
+    listeners
 }
 
 /// The signals init reads. SIGHUP is among them so that it does nothing.

@@ -10,7 +10,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         reboot::{RebootMode, reboot},
-        signal::{Signal, kill},
+        signal::{SigSet, Signal, kill},
         signalfd::SignalFd,
     },
     unistd::{Pid, sync},
@@ -53,6 +53,31 @@ impl Init {
         let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
         children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).filter(|&pid| pid > 0).collect()
     }
+}
+
+/// The signals that mean an end.
+const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGPWR];
+
+/// Whether one of them comes within `patience`.
+pub(super) fn told_to_end(signals: &SignalFd, patience: Duration) -> bool {
+    let mut files = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+    let _ = poll(&mut files, patience.try_into().unwrap_or(PollTimeout::MAX));
+    let mut end = false;
+    while let Ok(Some(signal)) = signals.read_signal() {
+        let number = Signal::try_from(signal.ssi_signo.cast_signed());
+        end |= number.is_ok_and(|number| ENDS.contains(&number));
+    }
+    end
+}
+
+/// Where process 1 stays when it cannot work: visibly, until it is told to power off.
+pub(super) fn park() {
+    let ends = SigSet::from_iter(ENDS);
+    let blocked = ends.thread_block();
+    while blocked.is_ok() && ends.wait().is_err() {}
+    sync();
+    // It returns only when refused, and then a kernel panic is all that is left.
+    let _ = reboot(RebootMode::RB_POWER_OFF);
 }
 
 /// Reaps until no child is left, or patience is; `each_time` is done before each waiting.

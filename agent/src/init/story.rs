@@ -10,7 +10,7 @@ use crate::observe::{record::Record, sink::Sink};
 /// Init's voice, and its memory of the boot.
 #[derive(Debug)]
 pub struct Story {
-    sink: Sink,
+    sinks: Vec<Sink>,
     level: Level,
     stages: Vec<(String, u64)>,
 }
@@ -18,7 +18,15 @@ pub struct Story {
 impl Story {
     /// Tells it on standard output, which needs `/proc`.
     pub fn on_stdout() -> io::Result<Self> {
-        Ok(Self { sink: Sink::stdout("init")?, level: Level::Info, stages: Vec::new() })
+        Ok(Self { sinks: vec![Sink::stdout("init")?], level: Level::Info, stages: Vec::new() })
+    }
+
+    /// Tells it there too, what was told of the boot before included.
+    pub fn add(&mut self, mut sink: Sink) {
+        for (name, at) in &self.stages {
+            sink.write(&told(Level::Info, "boot", name, &[("boottime_ns", at)]));
+        }
+        self.sinks.push(sink);
     }
 
     /// Leaves out what is less severe.
@@ -56,12 +64,17 @@ impl Story {
         fields: &[(&str, &dyn Display)],
     ) {
         if level.is_at_least(self.level) {
-            let mut record = Record::new(level.as_short_str(), "init", message);
-            record.field("subsystem", &subsystem);
-            fields.iter().for_each(|(key, value)| record.field(key, value));
-            self.sink.write(&record.finish());
+            let line = told(level, subsystem, message, fields);
+            self.sinks.iter_mut().for_each(|sink| _ = sink.write(&line));
         }
     }
+}
+
+fn told(level: Level, subsystem: &str, message: &dyn Display, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
+    let mut record = Record::new(level.as_short_str(), "init", message);
+    record.field("subsystem", &subsystem);
+    fields.iter().for_each(|(key, value)| record.field(key, value));
+    record.finish()
 }
 
 fn boottime() -> u64 {

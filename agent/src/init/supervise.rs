@@ -67,6 +67,8 @@ pub struct Init {
     pub(super) signals: SignalFd,
     program: Program,
     pub(super) listeners: Vec<Listener>,
+    /// Read by the worker on behalf of log readers; held here so that what it had not read outlives it.
+    records: Option<Rc<OwnedFd>>,
     store: BTreeMap<u64, Rc<OwnedFd>>,
     exits: Exits,
     worker: Option<Worker>,
@@ -109,6 +111,7 @@ impl Init {
             signals,
             program,
             listeners,
+            records: None,
             store: BTreeMap::new(),
             exits: Exits::default(),
             worker: None,
@@ -119,6 +122,11 @@ impl Init {
             tick_at: now + TICK,
             ending: false,
         }
+    }
+
+    /// Hands workers this pipe's reading end, into which the story is told too.
+    pub fn with_records(self, records: Option<OwnedFd>) -> Self {
+        Self { records: records.map(Rc::new), ..self }
     }
 
     /// Returns when everything is to end.
@@ -361,9 +369,10 @@ impl Init {
         let listeners = self.listeners.iter();
         let listeners =
             listeners.map(|it| (ToWorker::Listener { kind: it.kind }, Some(Rc::clone(&it.socket))));
+        let records = self.records.iter().map(|pipe| (ToWorker::Records, Some(Rc::clone(pipe))));
         let stored = self.store.iter();
         let stored = stored.map(|(&key, fd)| (ToWorker::Stored { key }, Some(Rc::clone(fd))));
-        [(hello, None)].into_iter().chain(stages).chain(listeners).chain(stored).collect()
+        [(hello, None)].into_iter().chain(stages).chain(listeners).chain(records).chain(stored).collect()
     }
 
     /// Sends what the worker should know, as far as the link takes it without waiting.

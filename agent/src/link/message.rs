@@ -18,6 +18,18 @@ pub enum ListenerKind {
     Console,
 }
 
+impl ListenerKind {
+    /// What somebody misses if it cannot be opened, with its verb.
+    pub fn served(self) -> &'static str {
+        match self {
+            Self::Rpc => "calls are",
+            Self::Stdio => "raw standard streams are",
+            Self::Log => "the log is",
+            Self::Console => "the debug console is",
+        }
+    }
+}
+
 /// From the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToInit {
@@ -78,6 +90,8 @@ pub enum ToWorker {
     },
     /// A link to a new launcher comes with this; the one before is dead.
     Launcher,
+    /// The reading end of the pipe that log readers are served from comes with this.
+    Records,
     /// The hand-over is complete.
     Ready,
     /// A process that was settled has ended.
@@ -139,6 +153,7 @@ impl ToWorker {
             Self::Launcher => (5, 0, 0),
             Self::Ready => (6, 0, 0),
             Self::Exit { pid, status } => (7, pid.cast_unsigned(), u64::from(status.cast_unsigned())),
+            Self::Records => (8, 0, 0),
         };
         parts.encode()
     }
@@ -156,6 +171,7 @@ impl ToWorker {
             (7, _, _, "") => {
                 Some(Self::Exit { pid: process(small)?, status: u32::try_from(large).ok()?.cast_signed() })
             }
+            (8, 0, 0, "") => Some(Self::Records),
             _ => None,
         }
     }
@@ -214,6 +230,7 @@ mod tests {
             ToWorker::Listener { kind: ListenerKind::Console },
             ToWorker::Stored { key: 7 },
             ToWorker::Launcher,
+            ToWorker::Records,
             ToWorker::Ready,
             ToWorker::Exit { pid: 1, status: -1 },
             ToWorker::Exit { pid: i32::MAX, status: 192 },

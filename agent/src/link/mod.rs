@@ -5,6 +5,7 @@
 //!    |-- HELLO generation, pid1 -------->|                                   |
 //!    |-- STAGE name, nanoseconds ------->|   one for each boot stage         |
 //!    |-- LISTENER kind + fd ------------>|                                   |
+//!    |-- RECORDS + fd ------------------>|   where the log can be read by port
 //!    |-- STORED key + fd --------------->|                                   |
 //!    |-- LAUNCHER + fd ----------------->|   again when it was replaced      |
 //!    |-- READY ------------------------->|   the hand-over is complete       |

@@ -6,5 +6,6 @@
 //! reach the terminal that shows it.
 
 pub mod log;
+pub mod readers;
 pub mod record;
 pub mod sink;

@@ -14,6 +14,9 @@ pub const LINE_SIZE: usize = 4096;
 /// What a message may take, so that the fields after it find room.
 const MESSAGE_SIZE: usize = 2048;
 
+/// The fields that every record has.
+pub const RESERVED: [&str; 7] = ["msg", "level", "ts", "pid", "version", "name", "source"];
+
 const CUT: &str = r#","truncated":"true"}"#;
 
 /// A record under construction.

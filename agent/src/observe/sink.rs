@@ -1,4 +1,7 @@
 //! Where log lines go: a descriptor that is written without ever waiting for its reader.
+//!
+//! A console is also written no faster than [`CONSOLE_RATE`]: it is a serial port or a file on the host, and a
+//! workload that makes the agent complain must not fill either.
 
 use std::{
     fs::OpenOptions,
@@ -7,6 +10,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::fs::OpenOptionsExt,
     },
+    time::Instant,
 };
 
 use nix::{
@@ -19,6 +23,12 @@ use nix::{
 
 use super::record::Record;
 
+/// Bytes a second to a console, in the long run.
+const CONSOLE_RATE: f64 = 65_536.0;
+
+/// Bytes a console may be sent at once.
+const CONSOLE_BURST: f64 = 1_048_576.0;
+
 /// An output for whole lines.
 #[derive(Debug)]
 pub struct Sink {
@@ -27,6 +37,7 @@ pub struct Sink {
     /// What a terminal or socket did not take of the last line.
     rest: Vec<u8>,
     dropped: u64,
+    allowance: Option<Allowance>,
 }
 
 impl Sink {
@@ -46,20 +57,21 @@ impl Sink {
             Some(file) => file.into(),
             None => stdout.as_fd().try_clone_to_owned()?,
         };
-        Ok(Self::new(out, source))
+        let allowance = (kind == SFlag::S_IFCHR).then(Allowance::full);
+        Ok(Self { allowance, ..Self::new(out, source) })
     }
 
     /// Any descriptor.
     pub fn new(out: OwnedFd, source: &'static str) -> Self {
-        Self { out, source, rest: Vec::new(), dropped: 0 }
+        Self { out, source, rest: Vec::new(), dropped: 0, allowance: None }
     }
 
-    /// Writes one line, or counts it as lost.
-    pub fn write(&mut self, line: &[u8]) {
-        if self.flush() && self.tell_dropped() && self.attempt(line) {
-            return;
-        }
-        self.dropped += 1;
+    /// Writes one line; false if it is lost, which is counted.
+    pub fn write(&mut self, line: &[u8]) -> bool {
+        let allowed = self.allowance.as_mut().is_none_or(|allowance| allowance.take(line.len()));
+        let written = allowed && self.flush() && self.tell_dropped() && self.attempt(line);
+        self.dropped += u64::from(!written);
+        written
     }
 
     /// How many lines were lost and not yet told of.
@@ -107,6 +119,30 @@ impl Sink {
                 }
             }
         }
+    }
+}
+
+/// What may still be written, refilled as time goes by.
+#[derive(Debug)]
+struct Allowance {
+    bytes: f64,
+    at: Instant,
+}
+
+impl Allowance {
+    fn full() -> Self {
+        Self { bytes: CONSOLE_BURST, at: Instant::now() }
+    }
+
+    fn take(&mut self, length: usize) -> bool {
+        let now = Instant::now();
+        let refilled = self.bytes + now.duration_since(self.at).as_secs_f64() * CONSOLE_RATE;
+        (self.bytes, self.at) = (refilled.min(CONSOLE_BURST), now);
+        let enough = self.bytes >= length as f64;
+        if enough {
+            self.bytes -= length as f64;
+        }
+        enough
     }
 }
 
@@ -163,5 +199,19 @@ mod tests {
         }
         drop(sink);
         assert!(!collector.join().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_console_is_not_flooded() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let collector = std::thread::spawn(move || lines(&mut reader).len());
+        let mut sink = Sink::new(OwnedFd::from(writer), "test");
+        sink.allowance = Some(Allowance::full());
+        let line = record(1);
+        let allowed = CONSOLE_BURST as usize / line.len();
+        (0..4 * allowed).for_each(|_| _ = sink.write(&line));
+        assert!(sink.dropped() > allowed as u64, "{}", sink.dropped());
+        drop(sink);
+        assert!(collector.join().unwrap() < 3 * allowed);
     }
 }

@@ -7,7 +7,7 @@
 use std::{
     convert::Infallible,
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     rc::Rc,
     time::Duration,
 };
@@ -15,7 +15,6 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::socket::{SockaddrStorage, getpeername},
 };
 use rustjail::sys::accept::accept;
 use slog::{Logger, warn};
@@ -32,6 +31,7 @@ use super::{
     service::Service,
     watch::watch,
 };
+use crate::port::is_host;
 
 /// How a server behaves.
 #[derive(Debug, Clone)]
@@ -117,16 +117,6 @@ impl Server {
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server").field("connections", &self.hub.connections.get()).finish_non_exhaustive()
-    }
-}
-
-/// Whether the peer is the host (CID 2), the hypervisor (CID 0), or not on vsock at all. A container can reach
-/// the port from inside by the loopback or the guest's own CID, where the kernel has them (CVE-2020-15257 was
-/// such a door).
-fn is_host(socket: &OwnedFd) -> bool {
-    match getpeername::<SockaddrStorage>(socket.as_raw_fd()) {
-        Ok(peer) => peer.as_vsock_addr().is_none_or(|vsock| matches!(vsock.cid(), 0 | 2)),
-        Err(_) => false,
     }
 }
 

@@ -67,7 +67,7 @@ impl Core {
         container.created.set(outcome.is_ok());
         match &outcome {
             Ok(()) => slog::info!(self.log, "container created";
-                "container" => &container.id, "pid" => container.init.pid.get()),
+                "container" => &container.id, "process_pid" => container.init.pid.get()),
             Err(error) => {
                 slog::warn!(self.log, "container not created";
                     "container" => &container.id, "error" => %error);

@@ -42,6 +42,7 @@ impl Core {
         self.shared.take();
         self.sandbox.take();
         slog::info!(self.log, "sandbox destroyed"; "sandbox" => &sandbox.id);
+        self.named.set_sandbox("");
         Ok(())
     }
 }

@@ -40,7 +40,7 @@ impl Core {
                 process.launched.set(true);
                 self.end_sync(&process);
                 slog::info!(self.log, "process started"; "container" => &container.id,
-                    "exec" => &process.exec_id, "pid" => process.pid.get());
+                    "exec" => &process.exec_id, "process_pid" => process.pid.get());
                 self.record(&container)
             }
             Err(error) => {

@@ -129,7 +129,7 @@ impl Core {
             let _always = container.apply(Event::InitExited, "stop");
         }
         slog::info!(self.log, "process exited";
-            "container" => &container.id, "exec" => &process.exec_id, "pid" => pid, "status" => status);
+            "container" => &container.id, "exec" => &process.exec_id, "process_pid" => pid, "status" => status);
         // Not written down, it stays with init, and the next worker is told again. The pidfd goes after that, because
         // a process without status and without pidfd is one whose end nobody will ever tell.
         if self.record(&container).is_ok() {
@@ -143,7 +143,7 @@ impl Core {
     fn acknowledge(&self, pid: i32) {
         if let Err(error) = self.supervisor.acknowledge(pid) {
             slog::warn!(self.log, "an exit cannot be acknowledged and will come again";
-                "pid" => pid, "error" => %error);
+                "process_pid" => pid, "error" => %error);
         }
     }
 }

@@ -20,6 +20,7 @@ use rustjail::cgroup::Hierarchies;
 use crate::{
     device::Device,
     hotplug::Hotplug,
+    observe::log::Log,
     stdio::{peek::Peeker, raw::Waiting},
     storage::{Storage, Storages, volume::Usage},
     supervisor::{Key, Supervisor},
@@ -155,6 +156,8 @@ pub struct Parts {
     pub pipe_size: Option<u32>,
     /// Where it tells what it does.
     pub log: slog::Logger,
+    /// Told the id of the sandbox when there is one, and an empty one when it is gone.
+    pub named: Log,
 }
 
 /// Whether there is a sandbox. Containers do not need one.
@@ -169,6 +172,7 @@ enum Phase {
 #[derive(Debug)]
 struct Core {
     log: slog::Logger,
+    named: Log,
     supervisor: Rc<Supervisor>,
     raw: Rc<Waiting>,
     peeker: Rc<Peeker>,
@@ -230,7 +234,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// An empty sandbox. [`Sandbox::recover`] and then [`Sandbox::dispatch_exits`] bring it to life.
     pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { supervisor, raw, hotplug, state_dir, pipe_size, log } = parts;
+        let Parts { supervisor, raw, hotplug, state_dir, pipe_size, log, named } = parts;
         let journal = Journal::open(&state_dir)
             .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
         let peeker = Peeker::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
@@ -241,6 +245,7 @@ impl Sandbox {
         let storages = Storages::new(Rc::clone(&hotplug), &state_dir, log.clone())?;
         let core = Core {
             log,
+            named,
             supervisor,
             raw,
             peeker: Rc::new(peeker),

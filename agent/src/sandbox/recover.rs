@@ -80,6 +80,7 @@ impl Core {
     }
 
     fn adopt_sandbox(&self, record: SandboxRecord, stored: &mut Stored) {
+        self.named.set_sandbox(&record.id);
         match (stored.remove(&record.ipc), stored.remove(&record.uts)) {
             (Some(ipc), Some(uts)) => *self.shared.borrow_mut() = Some(Shared { ipc, uts }),
             _ => slog::error!(self.log, "the sandbox's namespaces are lost; new containers get their own";

@@ -58,6 +58,7 @@ impl Core {
             self.let_go(&record).await?;
             return outcome;
         }
+        self.named.set_sandbox(&record.id);
         slog::info!(self.log, "sandbox created"; "sandbox" => &record.id);
         *self.shared.borrow_mut() = Some(shared);
         *self.sandbox.borrow_mut() = Some(record);

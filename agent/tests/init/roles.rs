@@ -120,7 +120,7 @@ impl Worker {
                 ToWorker::Hello { generation, .. } => self.generation = generation,
                 ToWorker::Stage { name, .. } => self.stages.push(name),
                 ToWorker::Listener { kind: ListenerKind::Rpc } => self.listener = fd.map(UnixListener::from),
-                ToWorker::Listener { .. } => {}
+                ToWorker::Listener { .. } | ToWorker::Records => {}
                 ToWorker::Stored { key } => _ = self.stored.insert(key, fd.unwrap()),
                 ToWorker::Launcher => self.launcher = fd,
                 ToWorker::Ready => self.ready = true,

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Error, Result, connect, ui};
 use crate::{
     call,
-    cli::{Call, Global, Sandbox},
+    cli::{Call, Global, Policy, Sandbox},
 };
 
 pub(super) async fn check(global: &Global) -> Result<i32> {
@@ -33,6 +33,14 @@ pub(super) async fn version(global: &Global) -> Result<i32> {
     } else {
         format!("berthctl {own}\nagent    {agent}\ngrpc     {grpc}")
     })
+}
+
+pub(super) async fn policy(global: &Global, policy: Policy) -> Result<i32> {
+    let Policy::Set { file } = policy;
+    let text = std::fs::read_to_string(&file)
+        .map_err(|source| Error::Local { action: "read the policy", source })?;
+    connect(global).await?.set_policy(text).await?;
+    Ok(0)
 }
 
 pub(super) async fn details(global: &Global) -> Result<i32> {

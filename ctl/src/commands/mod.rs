@@ -17,8 +17,10 @@ use crate::{
     client, session, stdio, vmm,
 };
 
+mod console;
 mod container;
 mod guest;
+mod logs;
 mod run;
 mod ui;
 
@@ -182,6 +184,9 @@ async fn dispatch(global: Global, command: Command) -> Result<i32> {
         Command::Version => guest::version(&global).await,
         Command::GuestDetails => guest::details(&global).await,
         Command::Sandbox(sandbox) => guest::sandbox(&global, sandbox).await,
+        Command::Logs(logs) => logs::logs(&global, logs).await,
+        Command::Console { port } => console::console(&global, port).await,
+        Command::Policy(policy) => guest::policy(&global, policy).await,
         Command::Call(call) => guest::call(&global, call).await,
         Command::Spec => Ok(ui::print(&format!("{:#}", bundle::default::spec()))?),
         Command::Create(create) => container::create(&global, create).await,

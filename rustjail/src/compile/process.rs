@@ -96,17 +96,24 @@ fn env(requested: &Requested) -> Result<Vec<String>, CompileError> {
     let env = requested.env().clone().unwrap_or_default();
     without_nul("process.env", &env)?;
     let malformed = |entry: &&String| entry.find('=').is_none_or(|position| position == 0);
-    match env.iter().find(malformed) {
-        Some(entry) => Err(CompileError::invalid("process.env", entry, "is not of the form NAME=value")),
+    match env.iter().position(|entry| malformed(&entry)) {
+        Some(place) => {
+            Err(CompileError::invalid("process.env", entry(place), "is not of the form NAME=value"))
+        }
         None => Ok(env),
     }
 }
 
 fn without_nul(field: &'static str, texts: &[String]) -> Result<(), CompileError> {
-    match texts.iter().find(|text| text.contains('\0')) {
-        Some(text) => Err(CompileError::invalid(field, text, "has a NUL byte in it")),
+    match texts.iter().position(|text| text.contains('\0')) {
+        Some(place) => Err(CompileError::invalid(field, entry(place), "has a NUL byte in it")),
         None => Ok(()),
     }
+}
+
+/// Names an entry without repeating it: arguments and environments hold secrets, errors are logged.
+fn entry(place: usize) -> String {
+    format!("entry {}", place + 1)
 }
 
 fn cwd(path: &Path) -> Result<std::path::PathBuf, CompileError> {

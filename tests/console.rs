@@ -1,0 +1,92 @@
+//! The debug console of an agent on a Unix socket: a shell on a terminal for each connection, or no socket at all.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use berth::{Agent, ctl_binary};
+
+const CONSOLE: &str = "debug_console = true\ndebug_console_vport = 1026\n";
+
+fn connect(agent: &Agent) -> UnixStream {
+    let stream = UnixStream::connect(agent.socket().with_extension("sock.console")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+fn until(stream: &mut UnixStream, wanted: &str) -> String {
+    let mut text = String::new();
+    let mut bytes = [0; 4096];
+    while !text.contains(wanted) {
+        let length = stream.read(&mut bytes).unwrap();
+        assert!(length > 0, "the console ended: {text:?}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..length]));
+    }
+    text
+}
+
+#[tokio::test]
+async fn each_connection_has_a_shell_on_a_terminal_of_its_own() {
+    let agent = Agent::configured(CONSOLE).await;
+    let (mut one, mut two) = (connect(&agent), connect(&agent));
+    for (number, stream) in [&mut one, &mut two].into_iter().enumerate() {
+        stream.write_all(format!("tty; stty size; echo $((number{number} + 40 + 2))\n").as_bytes()).unwrap();
+        let text = until(stream, "42\r");
+        assert!(text.contains("/dev/pts/") && text.contains("24 80"), "{text}");
+    }
+    // ^C reaches what runs there, so the terminal is the session's own.
+    one.write_all(b"sleep 1000\n").unwrap();
+    until(&mut one, "sleep 1000");
+    one.write_all(b"\x03").unwrap();
+    until(&mut one, "^C");
+    one.write_all(b"echo still $((1 + 1))\n").unwrap();
+    until(&mut one, "still 2");
+    // The shell ends, and so does the connection.
+    one.write_all(b"exit 5\n").unwrap();
+    let mut rest = String::new();
+    one.read_to_string(&mut rest).unwrap();
+    // The connection ends, and so does the shell.
+    let scope = agent.container_pids().len();
+    assert!(scope >= 1);
+    drop(two);
+    let start = std::time::Instant::now();
+    while shells(&agent) > 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "a shell outlives its connection");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Processes below the worker.
+fn shells(agent: &Agent) -> usize {
+    let worker = agent.role(berth::Role::Worker);
+    let text = std::fs::read_to_string(format!("/proc/{worker}/task/{worker}/children")).unwrap_or_default();
+    text.split_whitespace().count()
+}
+
+#[tokio::test]
+async fn without_the_setting_there_is_no_console() {
+    for config in ["", "debug_console_vport = 1026\n"] {
+        let agent = Agent::configured(config).await;
+        assert!(!agent.socket().with_extension("sock.console").exists());
+    }
+}
+
+#[tokio::test]
+async fn berthctl_opens_it() {
+    let agent = Agent::configured(CONSOLE).await;
+    let mut ctl = Command::new(ctl_binary())
+        .args(["--address", &format!("unix://{}", agent.socket().display()), "console"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    ctl.stdin.take().unwrap().write_all(b"echo $((6 * 7)); exit\n").unwrap();
+    let output = ctl.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("42\r\n"), "{output:?}");
+}

@@ -15,6 +15,8 @@ pub mod launcher;
 pub mod link;
 pub mod observe;
 pub mod oci;
+#[cfg(feature = "policy")]
+pub mod policy;
 pub mod port;
 pub mod reactor;
 pub mod rpc;

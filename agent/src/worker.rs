@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -32,9 +33,10 @@ use crate::{
         readers::{self, READERS, Readers},
         sink::Sink,
     },
-    port::{self, Rules},
+    port,
     rpc::{
         Agent,
+        policy::Rules,
         server::{Options, Server},
     },
     sandbox::{Parts, Sandbox},
@@ -113,7 +115,8 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
             }
         }
     };
-    let agent = Rc::new(Agent::new(sandbox, pid1, end));
+    let rules = rules(&config, pid1, &log)?;
+    let agent = Rc::new(Agent::new(sandbox, pid1, end).with_rules(rules));
     let options = Options { any_cid: config.any_cid, ..Options::default() };
     let server = Rc::new(Server::new(agent, options, log.clone()));
     let parts = Served { server, raw, readers, any_cid: config.any_cid, log: log.clone() };
@@ -133,6 +136,30 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         None => ("the worker", io::ErrorKind::UnexpectedEof.into()),
     };
     Err(io::Error::new(error.kind(), format!("{part} is lost: {error}")))
+}
+
+/// What calls have to pass.
+fn rules(config: &Config, pid1: bool, log: &Logger) -> io::Result<Rules> {
+    let sequential = config.sequential.unwrap_or_else(is_confidential);
+    #[cfg(feature = "policy")]
+    let policy = {
+        let kept = state_dir(config, pid1);
+        Some(Rc::new(crate::policy::Policy::start(&kept, config.policy_file.as_deref(), log.clone())?))
+    };
+    #[cfg(not(feature = "policy"))]
+    let _ = pid1;
+    slog::info!(log, "rules over calls"; "sequential" => sequential, "policy" => cfg!(feature = "policy"));
+    Ok(Rules {
+        turn: sequential.then(Arc::default),
+        #[cfg(feature = "policy")]
+        policy,
+    })
+}
+
+/// Whether the guest's memory is hidden from its host: AMD SEV-SNP, Intel TDX or IBM Secure Execution.
+fn is_confidential() -> bool {
+    const SIGNS: [&str; 3] = ["/dev/sev-guest", "/dev/tdx_guest", "/sys/firmware/uv"];
+    SIGNS.iter().any(|sign| Path::new(sign).exists())
 }
 
 type Ended = mpsc::UnboundedSender<(&'static str, io::Error)>;
@@ -184,13 +211,13 @@ impl Served {
                 });
             }
             ListenerKind::Log => {
-                let (readers, rules) = (Rc::clone(&self.readers), Rules { any_cid, most: READERS });
+                let (readers, rules) = (Rc::clone(&self.readers), port::Rules { any_cid, most: READERS });
                 let each = log.clone();
                 let handle = move |socket| Rc::clone(&readers).serve(socket, each.clone());
                 optional("the log's port", &self.log, port::serve(listener, rules, log, handle));
             }
             ListenerKind::Console => {
-                let (rules, each) = (Rules { any_cid, most: CONSOLES }, log.clone());
+                let (rules, each) = (port::Rules { any_cid, most: CONSOLES }, log.clone());
                 let handle = move |socket| console::serve(socket, each.clone());
                 optional("the debug console", &self.log, port::serve(listener, rules, log, handle));
             }

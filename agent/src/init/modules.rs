@@ -1,6 +1,7 @@
 //! Kernel modules, loaded without modprobe.
 //!
-//! `modules.dep`, which depmod writes, lists for every module the files it needs. A kernel that has a module built in,
+//! `modules.dep`, which depmod writes, lists for every module the files it needs, and `modules.softdep` what should be
+//! there before or after it though its code does not say so (a checksum's implementation before its users). A kernel that has a module built in,
 //! or has no modules at all, needs nothing done. `modules.alias` says which module drives a device or serves a file
 //! system. The kernel asks for the latter by running `/sbin/modprobe`, which in Berth's image is this very program.
 
@@ -45,20 +46,15 @@ pub enum ModuleError {
 
 /// Loads what vsock needs and what `asked` names.
 pub fn load(asked: &[String]) -> Vec<ModuleError> {
-    let release = uname().map(|uname| uname.release().to_owned()).unwrap_or_default();
-    let directory = Path::new("/lib/modules").join(release);
-    let index = fs::read_to_string(directory.join("modules.dep")).unwrap_or_default();
+    let library = Library::open();
     let mut problems = Vec::new();
     for name in FOR_VSOCK.into_iter().chain(asked.iter().map(String::as_str)) {
-        match files(&index, name) {
-            Some(files) => {
-                problems.extend(files.iter().find_map(|file| insert(&directory.join(file), "").err()))
-            }
+        match library.request(name, "", DEPTH) {
+            Ok(true) => {}
             // Those for vsock may be built in, and so may any other for which the kernel shows a directory.
-            None if FOR_VSOCK.contains(&name) || Path::new("/sys/module").join(name).exists() => {}
-            None => {
-                problems.push(ModuleError::Missing { name: name.to_owned(), directory: directory.clone() })
-            }
+            Ok(false) if FOR_VSOCK.contains(&name) || is_there(name) => {}
+            Ok(false) => problems.push(library.lacks(name)),
+            Err(error) => problems.push(error),
         }
     }
     problems
@@ -89,7 +85,7 @@ pub fn modprobe(arguments: &[String]) -> u8 {
     let parameters: Vec<&str> = words.map(String::as_str).collect();
     match request(name, &parameters.join(" ")) {
         Ok(true) => 0,
-        Ok(false) if Path::new("/sys/module").join(name.replace('-', "_")).exists() => 0,
+        Ok(false) if is_there(name) => 0,
         Ok(false) => {
             eprintln!("modprobe: there is no kernel module {name}");
             1
@@ -99,6 +95,11 @@ pub fn modprobe(arguments: &[String]) -> u8 {
             1
         }
     }
+}
+
+/// Whether the module `name` is loaded, or built in and known by that name.
+fn is_there(name: &str) -> bool {
+    Path::new("/sys/module").join(name.replace('-', "_")).exists()
 }
 
 /// Soft dependencies may name each other.
@@ -127,17 +128,23 @@ impl Library {
         for module in aliased(&self.aliases, name).chain([name]) {
             let Some(files) = files(&self.dependencies, module) else { continue };
             found = true;
-            if depth > 0 {
-                for wanted in wanted_before(&self.soft, module) {
-                    self.request(wanted, "", depth - 1)?;
-                }
-            }
+            self.request_all(soft(&self.soft, module, "pre:"), depth)?;
             let last = files.len().saturating_sub(1);
             for (index, file) in files.iter().enumerate() {
                 insert(&self.directory.join(file), if index == last { parameters } else { "" })?;
             }
+            self.request_all(soft(&self.soft, module, "post:"), depth)?;
         }
         Ok(found)
+    }
+
+    fn request_all<'a>(&self, names: impl Iterator<Item = &'a str>, depth: u8) -> Result<(), ModuleError> {
+        let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
+        names.into_iter().try_for_each(|name| self.request(name, "", depth).map(drop))
+    }
+
+    fn lacks(&self, name: &str) -> ModuleError {
+        ModuleError::Missing { name: name.to_owned(), directory: self.directory.clone() }
     }
 }
 
@@ -147,13 +154,13 @@ fn aliased<'a>(table: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     entries.filter(move |(pattern, _)| matches(pattern.as_bytes(), name.as_bytes())).map(|(_, module)| module)
 }
 
-/// What `softdep NAME pre: A B post: C` wants loaded before.
-fn wanted_before<'a>(table: &'a str, module: &str) -> impl Iterator<Item = &'a str> {
+/// What `softdep NAME pre: A B post: C` wants loaded at `place`, `pre:` or `post:`.
+fn soft<'a>(table: &'a str, module: &str, place: &str) -> impl Iterator<Item = &'a str> {
     let line = table.lines().find_map(|line| {
         let (name, rest) = line.strip_prefix("softdep ")?.split_once(' ')?;
         same_module(name, module).then_some(rest)
     });
-    let words = line.unwrap_or_default().split_once("pre:").map_or("", |(_, words)| words);
+    let words = line.unwrap_or_default().split_once(place).map_or("", |(_, words)| words);
     words.split_whitespace().take_while(|word| !word.ends_with(':'))
 }
 
@@ -238,10 +245,15 @@ mod tests {
     }
 
     #[test]
-    fn soft_dependencies_come_first() {
-        const SOFT: &str = "softdep libcrc32c pre: crc32c other post: late\nsoftdep a-b post: x\n";
-        assert_eq!(wanted_before(SOFT, "libcrc32c").collect::<Vec<_>>(), ["crc32c", "other"]);
-        assert_eq!(wanted_before(SOFT, "a_b").count() + wanted_before(SOFT, "none").count(), 0);
+    fn soft_dependencies_have_their_places() {
+        const SOFT: &str =
+            "# made by depmod\nsoftdep libcrc32c pre: crc32c other post: late\nsoftdep a-b post: x\n";
+        let of = |name, place| soft(SOFT, name, place).collect::<Vec<_>>();
+        assert_eq!(of("libcrc32c", "pre:"), ["crc32c", "other"]);
+        assert_eq!(of("libcrc32c", "post:"), ["late"]);
+        assert_eq!(of("a_b", "pre:"), [""; 0]);
+        assert_eq!(of("a_b", "post:"), ["x"]);
+        assert_eq!(of("none", "pre:"), [""; 0]);
     }
 
     #[test]

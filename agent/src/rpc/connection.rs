@@ -30,7 +30,7 @@ use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::Notify,
     task::{AbortHandle, spawn_local},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -42,8 +42,9 @@ use super::{
     input::Input,
     limits::{FRAME_MAX, INPUT_BUFFER},
     output::{Flushed, Output},
+    policy::{Gate, Passed, hold},
     reply::{Code, Status},
-    service::{Answer, Fate, Outcome, Running},
+    service::{Answer, Fate, Outcome},
     watch::watch,
 };
 
@@ -185,36 +186,66 @@ impl Connection {
     /// Answers a request, or starts the call that will.
     fn serve(self: &Rc<Self>, stream: u32, body: &[u8], charge: Charge) {
         self.batching.set(true);
-        match self.try_serve(stream, body) {
-            Ok(None) => {}
-            // Nobody waits for it, and it changes nothing.
-            Ok(Some((running, _))) if self.gone.get() && running.fate == Fate::Tied => {}
-            Ok(Some((running, timeout))) => Call::start(self, stream, running, timeout, charge),
+        match self.hand_over(body) {
+            Ok((Outcome::Gated(gate), given)) => self.wait_at(gate, stream, body, given, charge),
+            Ok((outcome, given)) => self.proceed(outcome, stream, given, charge),
             Err(status) => self.reply(stream, Err(status)),
         }
         self.batching.set(false);
     }
 
-    fn try_serve(
-        self: &Rc<Self>,
-        stream: u32,
-        body: &[u8],
-    ) -> Result<Option<(Running, Option<Duration>)>, Status> {
+    /// Parses a request and hands it to the service; with the time its client has given it.
+    fn hand_over(&self, body: &[u8]) -> Result<(Outcome, Option<Duration>), Status> {
         let request = envelope::parse(body)?;
         let nanos = u64::try_from(request.timeout_nano).map_err(|_| {
             Status::invalid(format_args!("timeout_nano is negative: {}", request.timeout_nano))
         })?;
-        match self.hub.call(&request)? {
-            Outcome::Now(reply) => {
-                self.reply(stream, Ok(reply));
-                Ok(None)
-            }
+        Ok((self.hub.call(&request)?, (nanos > 0).then(|| Duration::from_nanos(nanos))))
+    }
+
+    fn proceed(self: &Rc<Self>, outcome: Outcome, stream: u32, given: Option<Duration>, charge: Charge) {
+        match outcome {
+            Outcome::Now(reply) => self.reply(stream, Ok(reply)),
+            // Nobody waits for it, and it changes nothing.
+            Outcome::Later(running) if self.gone.get() && running.fate == Fate::Tied => {}
             Outcome::Later(running) => {
-                let given = (nanos > 0).then(|| Duration::from_nanos(nanos));
                 let timeout = given.into_iter().chain(running.cap).min();
-                Ok(Some((running, timeout)))
+                Call::start(self, stream, running, timeout, charge);
+            }
+            Outcome::Gated(_) => {
+                self.reply(stream, Err(Status::new(Code::Internal, "a call was gated twice")));
             }
         }
+    }
+
+    /// Has the call done once its gate lets it, even for a client that is gone by then.
+    fn wait_at(
+        self: &Rc<Self>,
+        gate: Gate,
+        stream: u32,
+        body: &[u8],
+        given: Option<Duration>,
+        charge: Charge,
+    ) {
+        let (connection, body, came) = (Rc::clone(self), body.to_vec(), Instant::now());
+        connection.call_begins();
+        spawn_local(async move {
+            let outcome = match gate.await {
+                Ok(Passed::Answered(reply)) => Ok(Outcome::Now(reply)),
+                Ok(Passed::Go(turn)) => envelope::parse(&body)
+                    .map_err(Status::from)
+                    .and_then(|request| connection.hub.permitted(&request))
+                    .map(|outcome| hold(outcome, turn)),
+                Err(status) => Err(status),
+            };
+            let left = given.map(|given| given.saturating_sub(came.elapsed()));
+            match outcome {
+                Ok(outcome) => connection.proceed(outcome, stream, left, charge),
+                Err(status) => connection.reply(stream, Err(status)),
+            }
+            connection.hub.call_ends();
+            connection.call_ends(stream);
+        });
     }
 
     /// Answers `stream`. The reader sends what it caused itself; for the rest the writer is woken.

@@ -10,6 +10,7 @@ use super::{
     guest, hardware, health,
     inflight::Inflight,
     limits::METHOD_CAP,
+    policy::{self, Rules},
     process,
     reply::{Code, Reply, Status},
     sandbox as sandbox_calls,
@@ -70,7 +71,7 @@ const AGENT: [Method; 42] = [
     unsupported("ResumeContainer"),
     unsupported("SetGuestDateTime"),
     unsupported("SetIPTables"),
-    unsupported("SetPolicy"),
+    served("SetPolicy", policy::set),
     served("SignalProcess", process::signal),
     served("StartContainer", container::start),
     unsupported("StatsContainer"),
@@ -89,13 +90,19 @@ pub struct Agent {
     pub(super) pid1: bool,
     pub(super) end: Rc<dyn Fn()>,
     inflight: Rc<Inflight>,
+    rules: Rules,
 }
 
 impl Agent {
     /// `pid1` is what GetGuestDetails says of init. `end` asks init to end the machine: it is called once
     /// DestroySandbox has succeeded and its reply has left, or can no longer be sent.
     pub fn new(sandbox: Rc<Sandbox>, pid1: bool, end: impl Fn() + 'static) -> Self {
-        Self { sandbox, pid1, end: Rc::new(end), inflight: Rc::default() }
+        Self { sandbox, pid1, end: Rc::new(end), inflight: Rc::default(), rules: Rules::default() }
+    }
+
+    /// The same, with rules over who may do what and when.
+    pub fn with_rules(self, rules: Rules) -> Self {
+        Self { rules, ..self }
     }
 
     /// A call that changes something: it runs to its end, and the same call made again meanwhile joins it.
@@ -162,6 +169,15 @@ fn route(service: &str, name: &str) -> Result<(&'static Method, Handler), Status
 impl Service for Agent {
     fn call(&self, request: &Request<'_>) -> Result<Outcome, Status> {
         let (method, handler) = route(request.service, request.method)?;
+        let gate = if request.service == "grpc.Health" { None } else { self.rules.gate(request) };
+        match gate {
+            Some(gate) => Ok(Outcome::Gated(gate)),
+            None => handler(self, method, request.payload),
+        }
+    }
+
+    fn permitted(&self, request: &Request<'_>) -> Result<Outcome, Status> {
+        let (method, handler) = route(request.service, request.method)?;
         handler(self, method, request.payload)
     }
 }
@@ -189,8 +205,8 @@ mod tests {
         let no_service = (Code::InvalidArgument, "x.Y service does not exist".to_owned());
         assert_eq!(refusal("x.Y", "Check"), Some(no_service));
         assert_eq!(refusal("grpc.Health", "Nope"), Some((Code::Unimplemented, "Nope method".to_owned())));
-        let unsupported = (Code::Unimplemented, "/grpc.AgentService/SetPolicy is not supported".to_owned());
-        assert_eq!(refusal("grpc.AgentService", "SetPolicy"), Some(unsupported));
+        let unsupported = (Code::Unimplemented, "/grpc.AgentService/AddSwap is not supported".to_owned());
+        assert_eq!(refusal("grpc.AgentService", "AddSwap"), Some(unsupported));
         assert_eq!(refusal("grpc.AgentService", "CreateContainer"), None);
         assert_eq!(refusal("grpc.Health", "Check"), None);
     }

@@ -42,13 +42,28 @@ impl Hub {
 
     /// Hands a request to the service. A panic there is an answer like any other.
     pub(super) fn call(&self, request: &Request<'_>) -> Result<Outcome, Status> {
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.service.call(request)))
-            .unwrap_or_else(|panic| Err(self.panicked(request.method, panic.as_ref())))?;
-        if matches!(outcome, Outcome::Later(_)) && self.pending.get() >= self.limits.pending_calls {
+        let outcome = self.guarded(request.method, || self.service.call(request))?;
+        if matches!(outcome, Outcome::Later(_) | Outcome::Gated(_))
+            && self.pending.get() >= self.limits.pending_calls
+        {
             let text = format_args!("{} calls are unanswered already", self.pending.get());
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         Ok(outcome)
+    }
+
+    /// Hands it a request that has passed its gate.
+    pub(super) fn permitted(&self, request: &Request<'_>) -> Result<Outcome, Status> {
+        self.guarded(request.method, || self.service.permitted(request))
+    }
+
+    fn guarded(
+        &self,
+        method: &str,
+        call: impl FnOnce() -> Result<Outcome, Status>,
+    ) -> Result<Outcome, Status> {
+        catch_unwind(AssertUnwindSafe(call))
+            .unwrap_or_else(|panic| Err(self.panicked(method, panic.as_ref())))
     }
 
     /// Logs a panic under an id, and gives the answer that names it. What the panic says stays in the guest.

@@ -21,6 +21,7 @@ mod inflight;
 mod input;
 pub mod limits;
 mod output;
+pub mod policy;
 mod process;
 pub mod reply;
 mod sandbox;

@@ -17,6 +17,7 @@ pub enum Code {
     DeadlineExceeded = 4,
     NotFound = 5,
     AlreadyExists = 6,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     FailedPrecondition = 9,
     Unimplemented = 12,

@@ -4,6 +4,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use super::{
     envelope::Request,
+    policy::Gate,
     reply::{Reply, Status},
 };
 
@@ -42,12 +43,24 @@ impl fmt::Debug for Running {
 }
 
 /// What a service makes of a call.
-#[derive(Debug)]
 pub enum Outcome {
     /// The answer; the fast path, without a task.
     Now(Reply),
     /// Work to be done.
     Later(Running),
+    /// A decision to be waited for; what passes comes back by [`Service::permitted`]. Never cut off by its client's
+    /// going away, because a decision may change what is decided next.
+    Gated(Gate),
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(reply) => f.debug_tuple("Now").field(reply).finish(),
+            Self::Later(running) => f.debug_tuple("Later").field(running).finish(),
+            Self::Gated(_) => f.write_str("Gated"),
+        }
+    }
 }
 
 /// Serves requests. `call` runs on the reactor: it parses the payload, which is borrowed from the read buffer,
@@ -55,4 +68,9 @@ pub enum Outcome {
 pub trait Service: 'static {
     /// Answers `request`, or gives the work that will.
     fn call(&self, request: &Request<'_>) -> Result<Outcome, Status>;
+
+    /// Answers a request that has passed its gate, which is never gated again.
+    fn permitted(&self, request: &Request<'_>) -> Result<Outcome, Status> {
+        self.call(request)
+    }
 }

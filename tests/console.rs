@@ -23,7 +23,7 @@ fn until(stream: &mut UnixStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut bytes = [0; 4096];
     while !text.contains(wanted) {
-        let length = stream.read(&mut bytes).unwrap();
+        let length = stream.read(&mut bytes).unwrap_or_else(|error| panic!("{error}: {text:?}"));
         assert!(length > 0, "the console ended: {text:?}");
         text.push_str(&String::from_utf8_lossy(&bytes[..length]));
     }

@@ -61,6 +61,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
 
     let config = Config::load(arguments);
     story.set_level(config.log_level);
+    let records = open_records(&config, &mut story);
     unmounted.iter().for_each(|problem| story.problem(problem));
     if let Some(error) = unsealed {
         story.problem(&format_args!("init runs from its file, not from a sealed copy: {error}"));
@@ -78,7 +79,6 @@ pub fn run(arguments: &[String]) -> ExitCode {
     // Inherited by the roles, so that a guest short of memory ends a container first. Containers reset it.
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
 
-    let records = open_records(&config, &mut story);
     match prepare(pid1, &mut story, arguments) {
         Ok((signals, program)) => {
             let listeners = listeners(pid1, &config, &mut story, &signals);

@@ -94,7 +94,8 @@ impl Agent {
     async fn create(&self, id: &str, image: &str) -> (Code, String) {
         let mut spec = oci::Spec::new();
         spec.Root.mut_or_insert_default().Path = "/nonexistent".into();
-        spec.Process.mut_or_insert_default().Args = vec!["sleep".into()];
+        let process = spec.Process.mut_or_insert_default();
+        (process.Args, process.Cwd) = (vec!["sleep".into()], "/".into());
         spec.Annotations.insert("io.example.image".into(), image.into());
         spec.Mounts.push(oci::Mount {
             type_: "tmpfs".into(),
@@ -208,7 +209,7 @@ async fn a_document_is_replaced_only_as_the_one_before_permits() {
         let request = SetPolicyRequest { policy: policy.into(), ..Default::default() };
         outcome(agent.calls.set_policy(soon(), &request).await)
     };
-    let (code, text) = set(&agent, "package agent_policy\nthis is no rego").await;
+    let (code, text) = set(&agent, "package agent_policy\n)(").await;
     assert_eq!(code, Code::INVALID_ARGUMENT, "{text}");
     assert_eq!(set(&agent, "package other\n").await.0, Code::INVALID_ARGUMENT);
     assert_eq!(set(&agent, OLD).await, (Code::OK, String::new()));

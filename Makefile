@@ -80,6 +80,7 @@ run: setup build image ## boot a VM and run one container in it
 test: setup build image ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace
+	@cargo test --package berth-agent --features policy --test policy
 
 .PHONY: bench
 bench: setup build image ## measure beside crun and runc

@@ -11,7 +11,7 @@ use std::{
 };
 
 use nix::{sys::signal::SigSet, unistd::setsid};
-use rustjail::sys::pty;
+use rustjail::sys::{process, pty};
 
 /// The argument that picks this role.
 pub const ROLE: &str = "shell";
@@ -23,6 +23,8 @@ const SHELLS: [&str; 3] = ["/run/kata-extensions/devkit/bin/devkit-sh", "/bin/ba
 pub fn run() -> ExitCode {
     // It ends before the agent does when memory is short, unlike what it was started by.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
+    // What the agent's own parent ignored must not make ^C useless here.
+    let _ = process::reset_signals();
     let _ = SigSet::empty().thread_set_mask();
     let _ = std::env::set_current_dir("/");
     if let Err(error) = own_terminal() {

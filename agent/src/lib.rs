@@ -10,6 +10,7 @@ pub mod config;
 pub mod init;
 pub mod launcher;
 pub mod link;
+pub mod network;
 pub mod observe;
 pub mod oci;
 pub mod reactor;

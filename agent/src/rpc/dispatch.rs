@@ -10,13 +10,13 @@ use super::{
     guest, health,
     inflight::Inflight,
     limits::METHOD_CAP,
-    process,
+    network as network_calls, process,
     reply::{Code, Reply, Status},
     sandbox as sandbox_calls,
-    service::{Fate, Outcome, Running, Service},
+    service::{Answer, Fate, Outcome, Running, Service},
     stdio,
 };
-use crate::sandbox::Sandbox;
+use crate::{network::Network, sandbox::Sandbox};
 
 /// Parses a request, calls the sandbox, makes the reply.
 type Handler = fn(&Agent, &Method, &[u8]) -> Result<Outcome, Status>;
@@ -39,7 +39,7 @@ const HEALTH: [Method; 2] = [served("Check", health::check), served("Version", h
 
 /// By name, for the binary search.
 const AGENT: [Method; 42] = [
-    unsupported("AddARPNeighbors"),
+    served("AddARPNeighbors", network_calls::add_neighbours),
     unsupported("AddSwap"),
     unsupported("AddSwapPath"),
     served("CloseStdin", stdio::close_stdin),
@@ -50,12 +50,12 @@ const AGENT: [Method; 42] = [
     served("ExecProcess", process::exec),
     unsupported("GetDiagnosticData"),
     served("GetGuestDetails", guest::details),
-    unsupported("GetIPTables"),
+    served("GetIPTables", network_calls::get_iptables),
     unsupported("GetMetrics"),
     unsupported("GetOOMEvent"),
     unsupported("GetVolumeStats"),
-    unsupported("ListInterfaces"),
-    unsupported("ListRoutes"),
+    served("ListInterfaces", network_calls::list_interfaces),
+    served("ListRoutes", network_calls::list_routes),
     unsupported("MemAgentCompactSet"),
     unsupported("MemAgentMemcgSet"),
     unsupported("MemHotplugByProbe"),
@@ -69,7 +69,7 @@ const AGENT: [Method; 42] = [
     unsupported("ResizeVolume"),
     unsupported("ResumeContainer"),
     unsupported("SetGuestDateTime"),
-    unsupported("SetIPTables"),
+    served("SetIPTables", network_calls::set_iptables),
     unsupported("SetPolicy"),
     served("SignalProcess", process::signal),
     served("StartContainer", container::start),
@@ -77,8 +77,8 @@ const AGENT: [Method; 42] = [
     served("TtyWinResize", stdio::resize),
     unsupported("UpdateContainer"),
     unsupported("UpdateEphemeralMounts"),
-    unsupported("UpdateInterface"),
-    unsupported("UpdateRoutes"),
+    served("UpdateInterface", network_calls::update_interface),
+    served("UpdateRoutes", network_calls::update_routes),
     served("WaitProcess", process::wait),
     served("WriteStdin", stdio::write_stdin),
 ];
@@ -86,6 +86,7 @@ const AGENT: [Method; 42] = [
 /// The service that hosts call.
 pub struct Agent {
     pub(super) sandbox: Rc<Sandbox>,
+    pub(super) network: Rc<Network>,
     pub(super) pid1: bool,
     pub(super) end: Rc<dyn Fn()>,
     inflight: Rc<Inflight>,
@@ -95,7 +96,7 @@ impl Agent {
     /// `pid1` is what GetGuestDetails says of init. `end` asks init to end the machine: it is called once
     /// DestroySandbox has succeeded and its reply has left, or can no longer be sent.
     pub fn new(sandbox: Rc<Sandbox>, pid1: bool, end: impl Fn() + 'static) -> Self {
-        Self { sandbox, pid1, end: Rc::new(end), inflight: Rc::default() }
+        Self { sandbox, network: Rc::default(), pid1, end: Rc::new(end), inflight: Rc::default() }
     }
 
     /// A call that changes something: it runs to its end, and the same call made again meanwhile joins it.
@@ -103,9 +104,9 @@ impl Agent {
         &self,
         method: &Method,
         body: &[u8],
-        work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
+        work: impl Future<Output = Answer> + 'static,
     ) -> Result<Outcome, Status> {
-        let (work, first) = self.inflight.join_or(method.name, body, async { Ok(work.await?) });
+        let (work, first) = self.inflight.join_or(method.name, body, work);
         let fate = if first { Fate::Detached } else { Fate::Tied };
         Ok(Outcome::Later(Running { name: method.name, work, fate, cap: Some(METHOD_CAP) }))
     }
@@ -121,19 +122,14 @@ impl std::fmt::Debug for Agent {
 pub(super) fn detached(
     method: &Method,
     cap: Option<Duration>,
-    work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
+    work: impl Future<Output = Answer> + 'static,
 ) -> Result<Outcome, Status> {
-    let work = Box::pin(async { Ok(work.await?) });
-    Ok(Outcome::Later(Running { name: method.name, work, fate: Fate::Detached, cap }))
+    Ok(Outcome::Later(Running { name: method.name, work: Box::pin(work), fate: Fate::Detached, cap }))
 }
 
 /// A call that waits or looks, for as long as its client does.
-pub(super) fn tied(
-    method: &Method,
-    work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
-) -> Result<Outcome, Status> {
-    let work = Box::pin(async { Ok(work.await?) });
-    Ok(Outcome::Later(Running { name: method.name, work, fate: Fate::Tied, cap: None }))
+pub(super) fn tied(method: &Method, work: impl Future<Output = Answer> + 'static) -> Result<Outcome, Status> {
+    Ok(Outcome::Later(Running { name: method.name, work: Box::pin(work), fate: Fate::Tied, cap: None }))
 }
 
 /// A message as a reply.

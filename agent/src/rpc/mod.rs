@@ -19,6 +19,7 @@ mod ids;
 mod inflight;
 mod input;
 pub mod limits;
+mod network;
 mod output;
 mod process;
 pub mod reply;

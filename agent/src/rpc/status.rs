@@ -8,7 +8,7 @@ use std::io;
 use nix::errno::Errno;
 
 use super::reply::{Code, Status};
-use crate::{oci, sandbox::Error, supervisor::LaunchError};
+use crate::{network, oci, sandbox::Error, supervisor::LaunchError};
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
@@ -19,6 +19,29 @@ impl From<Error> for Status {
 impl From<oci::Error> for Status {
     fn from(error: oci::Error) -> Self {
         Self::invalid(error)
+    }
+}
+
+impl From<network::Error> for Status {
+    fn from(error: network::Error) -> Self {
+        Self::new(network_code(&error), error)
+    }
+}
+
+fn network_code(error: &network::Error) -> Code {
+    match error {
+        network::Error::LinkNotFound { .. } => Code::NotFound,
+        network::Error::Invalid(_) => Code::InvalidArgument,
+        network::Error::Kernel { source, .. } if source.errno().is_some_and(is_shortage) => {
+            Code::ResourceExhausted
+        }
+        network::Error::Io { source, .. } => system_code(source),
+        network::Error::NoProgram { .. } => Code::FailedPrecondition,
+        network::Error::TooLong { .. } => Code::ResourceExhausted,
+        network::Error::Kernel { .. }
+        | network::Error::Stuck { .. }
+        | network::Error::Program { .. }
+        | network::Error::Hung { .. } => Code::Internal,
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod address;
 pub mod config;
+pub mod copy;
 pub mod init;
 pub mod launcher;
 pub mod link;
@@ -18,4 +19,5 @@ pub mod rpc;
 pub mod sandbox;
 pub mod stdio;
 pub mod supervisor;
+pub mod swap;
 pub mod worker;

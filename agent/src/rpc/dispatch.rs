@@ -7,7 +7,7 @@ use protobuf::Message;
 use super::{
     container,
     envelope::Request,
-    guest, health,
+    files, guest, health,
     inflight::Inflight,
     limits::METHOD_CAP,
     network as network_calls, process,
@@ -16,7 +16,7 @@ use super::{
     service::{Answer, Fate, Outcome, Running, Service},
     stdio,
 };
-use crate::{network::Network, sandbox::Sandbox};
+use crate::{copy::Copier, network::Network, sandbox::Sandbox};
 
 /// Parses a request, calls the sandbox, makes the reply.
 type Handler = fn(&Agent, &Method, &[u8]) -> Result<Outcome, Status>;
@@ -41,9 +41,9 @@ const HEALTH: [Method; 2] = [served("Check", health::check), served("Version", h
 const AGENT: [Method; 42] = [
     served("AddARPNeighbors", network_calls::add_neighbours),
     unsupported("AddSwap"),
-    unsupported("AddSwapPath"),
+    served("AddSwapPath", files::add_swap_path),
     served("CloseStdin", stdio::close_stdin),
-    unsupported("CopyFile"),
+    served("CopyFile", files::copy),
     served("CreateContainer", container::create),
     served("CreateSandbox", sandbox_calls::create),
     served("DestroySandbox", sandbox_calls::destroy),
@@ -87,6 +87,7 @@ const AGENT: [Method; 42] = [
 pub struct Agent {
     pub(super) sandbox: Rc<Sandbox>,
     pub(super) network: Rc<Network>,
+    pub(super) copier: Rc<Copier>,
     pub(super) pid1: bool,
     pub(super) end: Rc<dyn Fn()>,
     inflight: Rc<Inflight>,
@@ -96,7 +97,14 @@ impl Agent {
     /// `pid1` is what GetGuestDetails says of init. `end` asks init to end the machine: it is called once
     /// DestroySandbox has succeeded and its reply has left, or can no longer be sent.
     pub fn new(sandbox: Rc<Sandbox>, pid1: bool, end: impl Fn() + 'static) -> Self {
-        Self { sandbox, network: Rc::default(), pid1, end: Rc::new(end), inflight: Rc::default() }
+        Self {
+            sandbox,
+            network: Rc::default(),
+            copier: Rc::default(),
+            pid1,
+            end: Rc::new(end),
+            inflight: Rc::default(),
+        }
     }
 
     /// A call that changes something: it runs to its end, and the same call made again meanwhile joins it.

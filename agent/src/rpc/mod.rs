@@ -11,6 +11,7 @@ mod container;
 mod decode;
 mod dispatch;
 pub mod envelope;
+mod files;
 mod frame;
 mod guest;
 mod health;

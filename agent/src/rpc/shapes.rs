@@ -49,6 +49,8 @@ requests! {
     agent::ListRoutesRequest = flat(0);
     agent::GetIPTablesRequest = flat(1);
     agent::SetIPTablesRequest = flat(2);
+    agent::CopyFileRequest = flat(8);
+    agent::AddSwapPathRequest = flat(1);
 }
 
 /// Only numbers and strings, up to field `last`.

@@ -8,7 +8,7 @@ use std::io;
 use nix::errno::Errno;
 
 use super::reply::{Code, Status};
-use crate::{network, oci, sandbox::Error, supervisor::LaunchError};
+use crate::{copy, network, oci, sandbox::Error, supervisor::LaunchError, swap};
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
@@ -42,6 +42,27 @@ fn network_code(error: &network::Error) -> Code {
         | network::Error::Stuck { .. }
         | network::Error::Program { .. }
         | network::Error::Hung { .. } => Code::Internal,
+    }
+}
+
+impl From<copy::Error> for Status {
+    fn from(error: copy::Error) -> Self {
+        let code = match &error {
+            copy::Error::Invalid { .. } => Code::InvalidArgument,
+            copy::Error::OutOfOrder { .. } | copy::Error::InTheWay { .. } => Code::FailedPrecondition,
+            copy::Error::Io { source, .. } => system_code(source),
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<swap::Error> for Status {
+    fn from(error: swap::Error) -> Self {
+        let code = match &error {
+            swap::Error::NoDisk { .. } => Code::InvalidArgument,
+            swap::Error::Io { source, .. } => system_code(source),
+        };
+        Self::new(code, error)
     }
 }
 

@@ -28,6 +28,7 @@ pub mod process;
 pub mod pty;
 pub mod scm;
 pub mod seccomp;
+pub mod swap;
 pub mod wait;
 pub mod xattr;
 

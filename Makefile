@@ -21,8 +21,8 @@ IMAGE   := $(abspath build/image)
 PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE)
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
-TEST_PACKAGES  := conmon containerd dbus-daemon perl-base podman procps python3 runc systemd
-BENCH_PACKAGES := crun runc strace
+TEST_PACKAGES  := conmon containerd dbus-daemon iproute2 iptables perl-base podman procps python3 runc systemd
+BENCH_PACKAGES := crun iproute2 runc strace
 VSOCK_DAEMON   := vhost-device-vsock@0.3.0
 
 # What `make run` shows: that this is a container, and whose kernel it is on.
@@ -76,7 +76,6 @@ run: setup build image ## boot a VM and run one container in it
 
 .PHONY: test
 test: setup build image ## run every test, those in real VMs too
-	$(call install,$(TEST_PACKAGES))
 	@$(PARTS) cargo test --workspace
 
 .PHONY: bench

@@ -53,11 +53,18 @@ async fn rules_come_and_go(back_end: &str) {
             &b"*filter\n-A NOWHERE -j DROP\nCOMMIT\n"[..],
             b"$(touch /tmp/berth-pwned)\n",
             b"\x00\xff\x7fELF",
-            b"*filter\n-A INPUT -j DROP --modprobe=/tmp/x\nCOMMIT\n;reboot\n",
+            b"*filter\n-F\n-A INPUT -j DROP; reboot\nCOMMIT\n",
         ] {
             let (status, message) = code(set(&guest, is_ipv6, junk).await);
             assert_eq!(status, Code::INTERNAL, "{message}");
             assert!(message.contains("exit status: ") && message.contains("tables-restore"), "{message}");
+        }
+        for program in
+            ["--modprobe=/tmp/x", "--mod /tmp/x", "-M /tmp/x", "\"--mo\\dprobe\" /tmp/x", "-wM/tmp/x"]
+        {
+            let rules = format!("*filter\n-A INPUT -j DROP {program}\nCOMMIT\n");
+            let (status, message) = code(set(&guest, is_ipv6, rules.as_bytes()).await);
+            assert_eq!(status, Code::INVALID_ARGUMENT, "{message}");
         }
         assert!(get(&guest, is_ipv6).await.contains(&rule), "a refused set changes nothing");
     }

@@ -5,11 +5,11 @@ use std::process::{Command, Output};
 use crate::{Agent, Role};
 
 impl Agent {
-    /// Runs a program in the agent's network and mount namespaces.
+    /// Runs a program in the agent's namespaces.
     pub fn inside(&self, arguments: &[&str]) -> Output {
         let init = self.role(Role::Init).to_string();
         let mut command = Command::new("nsenter");
-        command.args(["--target", &init, "--net", "--mount", "--"]).args(arguments);
+        command.args(["--target", &init, "--net", "--mount", "--pid", "--"]).args(arguments);
         command.output().expect("run nsenter (package util-linux)")
     }
 

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use berthctl::{
     Agent,
-    vmm::{Accel, Ending, Machine, Running, Vmm, image, qemu::Qemu, workdir::WorkDir},
+    vmm::{Accel, Ending, Machine, Nic, Running, Vmm, image, qemu::Qemu, workdir::WorkDir},
 };
 
 use crate::{Container, Guest, Rootfs};
@@ -26,11 +26,11 @@ pub struct Vm {
 impl Vm {
     /// Boots the image of `make image` with further kernel arguments and waits until its agent is ready.
     pub async fn boot(append: &[&str]) -> Self {
-        Self::boot_with(append, &Rootfs::busybox()).await
+        Self::boot_with(append, &Rootfs::busybox(), &[]).await
     }
 
-    /// The same with a root file system of the caller's.
-    pub async fn boot_with(append: &[&str], rootfs: &Rootfs) -> Self {
+    /// The same with a root file system of the caller's, and with network interfaces.
+    pub async fn boot_with(append: &[&str], rootfs: &Rootfs, network: &[Nic]) -> Self {
         let dir = WorkDir::new().expect("a directory for the VM");
         let initrd = image::locate(None, "initrd.cpio", "initrd").expect("an initrd");
         let machine = Machine {
@@ -39,6 +39,7 @@ impl Vm {
             memory: 512,
             cpus: 2,
             accel: Accel::Auto,
+            network: network.to_vec(),
             append: append.iter().map(|argument| (*argument).to_owned()).collect(),
             patience: Duration::from_secs(60),
             tether: Some(ctl_binary()),

@@ -14,7 +14,7 @@ use std::{fs, path::Path};
 use netlink_packet_route::link::LinkFlags;
 
 use super::{
-    Error, Interface, NAME_MAX, Present, Result, by_name, error::refused, links, netlink::Socket,
+    Error, Interface, NAME_MAX, Present, Result, by_name, error::refused, fits, links, netlink::Socket,
     netlink::link::Link, prefix::Prefix, snapshot::Snapshot,
 };
 
@@ -38,6 +38,7 @@ pub(super) fn update(socket: &Socket, wanted: &Interface) -> Result<()> {
     validate_name(&wanted.name)?;
     let links = links(socket)?;
     let link = find(&links, wanted)?;
+    fits(link, &wanted.mac)?;
     let holder = by_name(&links, &wanted.name).filter(|holder| holder.index != link.index);
     if let Some(holder) = holder
         && holder.name != wanted.name

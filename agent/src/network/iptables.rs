@@ -53,7 +53,26 @@ pub(super) fn save(family: Family) -> Result<Vec<u8>> {
 }
 
 pub(super) fn restore(family: Family, rules: &[u8]) -> Result<Vec<u8>> {
+    if names_a_program(rules) {
+        let text = "SetIPTables: a rule names a program to run (-M, --modprobe)";
+        return Err(Error::Invalid(text.to_owned()));
+    }
     run(family, "restore", &["--wait", LOCK], rules)
+}
+
+/// Whether a rule has the one option by which iptables runs another program: it would be the host's choice, and run
+/// as root outside of every container. Quotes and escapes are left out of the look, so a comment may be taken for it.
+fn names_a_program(rules: &[u8]) -> bool {
+    let bare: Vec<u8> = rules.iter().copied().filter(|byte| !b"\"'\\".contains(byte)).collect();
+    bare.split(u8::is_ascii_whitespace).any(|word| match word {
+        // Long options may be cut short; this is as short as it can be told from --match.
+        [b'-', b'-', b'm', b'o', ..] => true,
+        [b'-', b'-', ..] => false,
+        [b'-', letters @ ..] => {
+            letters.iter().take_while(|byte| byte.is_ascii_alphabetic()).any(|byte| *byte == b'M')
+        }
+        _ => false,
+    })
 }
 
 fn run(family: Family, action: &str, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>> {

@@ -170,8 +170,15 @@ fn by_name<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {
 }
 
 /// As [`by_name`], for one that has to be there.
-fn index_of(links: &[Link], name: &str) -> Result<u32> {
-    let found =
-        by_name(links, name).ok_or_else(|| Error::LinkNotFound { wanted: format!("Name: {name}") })?;
-    Ok(found.index)
+fn find<'a>(links: &'a [Link], name: &str) -> Result<&'a Link> {
+    by_name(links, name).ok_or_else(|| Error::LinkNotFound { wanted: format!("Name: {name}") })
+}
+
+/// Refuses a MAC address of another length than the link's: the kernel would take the first bytes of a longer one.
+fn fits(link: &Link, mac: &[u8]) -> Result<()> {
+    if mac.is_empty() || mac.len() == link.mac.len() {
+        return Ok(());
+    }
+    let (has, given) = (link.mac.len(), mac.len());
+    Err(Error::Invalid(format!("a MAC address on {} has {has} bytes, not {given}", link.name)))
 }

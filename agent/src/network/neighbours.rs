@@ -3,7 +3,7 @@
 use super::{
     Error, Neighbour, Result,
     error::refused,
-    index_of, links,
+    find, fits, links,
     netlink::{
         Socket,
         neighbour::{Known, NewNeighbour},
@@ -13,8 +13,10 @@ use super::{
 pub(super) fn add(socket: &Socket, wanted: &[Neighbour]) -> Result<()> {
     let links = links(socket)?;
     let resolve = |neighbour: &Neighbour| {
+        let link = find(&links, &neighbour.device)?;
+        fits(link, &neighbour.mac)?;
         Ok(NewNeighbour {
-            link: index_of(&links, &neighbour.device)?,
+            link: link.index,
             address: neighbour.address,
             mac: neighbour.mac.clone(),
             state: neighbour.state,

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::{
     Error, Result, Route,
     error::refused,
-    index_of, links,
+    find, links,
     netlink::{
         Socket,
         route::{Entry, FLAGS, Key, NewRoute},
@@ -50,7 +50,7 @@ struct Done<'a> {
 pub(super) fn update(socket: &Socket, wanted: &[Route]) -> Result<()> {
     let links = links(socket)?;
     let resolve = |route: &Route| {
-        let link = if route.device.is_empty() { None } else { Some(index_of(&links, &route.device)?) };
+        let link = if route.device.is_empty() { None } else { Some(find(&links, &route.device)?.index) };
         validate(route)?;
         Ok((link, route.clone()))
     };

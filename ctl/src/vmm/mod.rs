@@ -56,12 +56,23 @@ pub struct Machine {
     pub cpus: u32,
     /// How they are run.
     pub accel: Accel,
+    /// Network interfaces that are there from the start.
+    pub network: Vec<Nic>,
     /// Further kernel arguments.
     pub append: Vec<String>,
     /// How long the guest may take until its agent is ready.
     pub patience: Duration,
     /// The `berthctl` program, by which children are tied to our life; see [`process`].
     pub tether: Option<PathBuf>,
+}
+
+/// A virtio network interface, behind which the VMM itself is the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nic {
+    /// Its MAC address.
+    pub mac: String,
+    /// Its network, "10.0.2.0/24"; the VMM is its second address.
+    pub network: String,
 }
 
 /// Something a user should hear while the machine boots.

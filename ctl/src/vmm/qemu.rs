@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    Accel, Error, Machine, Notice, Running, Stage, Tail, Vmm,
+    Accel, Error, Machine, Nic, Notice, Running, Stage, Tail, Vmm,
     process::{self, Process},
     qmp::Qmp,
     vsock::HostVsock,
@@ -155,7 +155,7 @@ async fn ready(
 }
 
 fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, dir: &WorkDir) -> Command {
-    let Machine { kernel, initrd, memory, cpus, append, .. } = machine;
+    let Machine { kernel, initrd, memory, cpus, network, append, .. } = machine;
     let (accel, cpu) = match accel {
         Accel::Tcg => ("tcg,thread=multi", "qemu64,-cx16,+rdrand"),
         Accel::Auto | Accel::Kvm => ("kvm", "host"),
@@ -181,5 +181,10 @@ fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, d
         .arg("-initrd")
         .arg(initrd)
         .args(["-append", &arguments.join(" ")]);
+    for (n, Nic { mac, network }) in network.iter().enumerate() {
+        // Restricted: the guest reaches the VMM, and through it nothing else.
+        command.args(["-netdev", &format!("user,id=net{n},net={network},restrict=on")]);
+        command.args(["-device", &format!("virtio-net-pci,netdev=net{n},mac={mac}")]);
+    }
     command
 }

@@ -223,3 +223,110 @@ fn bytes_of(header: &impl Emitable) -> Vec<u8> {
     header.emit(&mut bytes);
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use nix::sys::socket::{MsgFlags, send, socketpair};
+
+    use super::*;
+
+    /// A socket, and the end on which a kernel would be.
+    fn pair() -> (Socket, OwnedFd) {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
+        (Socket::over(ours).unwrap(), theirs)
+    }
+
+    fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+        let message = Message::again(kind, 0, payload.to_vec());
+        [&message.header(flags, sequence)[..], payload].concat()
+    }
+
+    fn say(kernel: &OwnedFd, datagram: &[u8]) {
+        send(kernel.as_raw_fd(), datagram, MsgFlags::empty()).unwrap();
+    }
+
+    fn list(socket: &Socket) -> Result<Vec<Vec<u8>>> {
+        socket.list(&Message::again(18, 0, vec![0; 16]), 16, |payload| Some(payload.to_vec()))
+    }
+
+    #[test]
+    fn an_interrupted_list_is_read_again() {
+        let (socket, kernel) = pair();
+        say(&kernel, &message(16, NLM_F_DUMP_INTR, 1, b"half"));
+        say(&kernel, &message(NLMSG_DONE, 0, 1, &[0; 4]));
+        // What is left of somebody's earlier request comes between.
+        say(&kernel, &message(16, 0, 99, b"stale"));
+        say(&kernel, &[message(16, 0, 2, b"one1"), message(16, 0, 2, b"two2")].concat());
+        say(&kernel, &message(17, 0, 2, b"else"));
+        say(&kernel, &message(NLMSG_DONE, 0, 2, &[0; 4]));
+        assert_eq!(list(&socket).unwrap(), [b"one1", b"two2"]);
+
+        for sequence in 3..3 + READINGS as u32 {
+            say(&kernel, &message(NLMSG_DONE, NLM_F_DUMP_INTR, sequence, &[0; 4]));
+        }
+        assert!(matches!(list(&socket), Err(NetlinkError::Unsteady)));
+    }
+
+    #[test]
+    fn refusals_are_told_with_the_kernel_s_words() {
+        let (socket, kernel) = pair();
+        let text = Message::again(0, 0, Vec::new()).with(NLMSGERR_ATTR_MSG, b"Invalid scope\0");
+        let payload = [&(-libc::EINVAL).to_ne_bytes()[..], &[0; 16], text.body()].concat();
+        say(&kernel, &message(NLMSG_ERROR, 0, 1, &payload));
+        let error = socket.change(&Message::again(24, 0, Vec::new())).unwrap_err();
+        assert!(error.is(Errno::EINVAL));
+        assert_eq!(error.to_string(), "Invalid argument (Invalid scope)");
+        say(&kernel, &message(NLMSG_ERROR, 0, 2, &[0; 20]));
+        socket.change(&Message::again(24, 0, Vec::new())).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        for junk in [&[1][..], &[0; 16], &[255; 64], &message(16, 0, 1, &[0; 64])[..40], &[0; 5]] {
+            let (socket, kernel) = pair();
+            say(&kernel, junk);
+            drop(kernel);
+            assert!(list(&socket).is_err(), "{junk:?}");
+        }
+    }
+
+    /// A xorshift generator: the test needs variety, and the same bytes on every run.
+    fn random(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    #[test]
+    fn no_attributes_can_make_a_parser_panic() {
+        let mut state = 0x9e37_79b9_7f4a_7c15;
+        for _ in 0..50_000 {
+            let length = random(&mut state) as usize % 200;
+            let mut payload: Vec<u8> = (0..length).map(|_| random(&mut state) as u8).collect();
+            // Mostly attributes of plausible length, so that more than the first is reached.
+            for start in (12..length.saturating_sub(4)).step_by(12) {
+                payload[start] = 4 + (random(&mut state) as u8 % 12);
+                payload[start + 1] = 0;
+                payload[start + 2] %= 32;
+                payload[start + 3] = 0;
+            }
+            link::parse(&payload);
+            address::parse(&payload);
+            route::parse(&payload);
+            neighbour::parse(&payload);
+            for frame in frames(&payload) {
+                let _ = frame.map(|frame| verdict(frame.payload));
+            }
+        }
+        // The longest attribute there can be.
+        let mut long = vec![0; 16];
+        long.extend(u16::MAX.to_ne_bytes());
+        long.extend([3, 0]);
+        long.resize(16 + usize::from(u16::MAX), b'n');
+        assert_eq!(link::parse(&long).unwrap().name.len(), usize::from(u16::MAX) - 4);
+    }
+}

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use berth::{Agent, Guest, code};
+use std::process::{Command, Output};
+
+use berth::{Agent, Guest, code, ctl_binary};
 use berth_protocols::{
     agent::{
         ARPNeighbors, AddARPNeighborsRequest, ListInterfacesRequest, ListRoutesRequest, Routes,
@@ -456,4 +458,45 @@ async fn neighbours_are_known_all_or_none() {
     ] {
         assert_eq!(code(neighbours(&guest, &[bad]).await).0, Code::INVALID_ARGUMENT);
     }
+}
+
+fn ctl(agent: &Agent, arguments: &str) -> Output {
+    let mut command = Command::new(ctl_binary());
+    command.arg("--address").arg(format!("unix://{}", agent.socket().display()));
+    command.args(arguments.split_whitespace()).output().unwrap()
+}
+
+#[tokio::test]
+async fn berthctl_makes_these_calls() {
+    let (agent, _) = agent().await;
+    let said = |arguments: &str| {
+        let output = ctl(&agent, arguments);
+        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    said(&format!("interface eth0 --mac {MAC} --ip 10.1.0.2/24 --ip fd00::2/64 --mtu 1400"));
+    assert!(
+        said("interfaces")
+            .lines()
+            .any(|line| line.starts_with("eth0") && line.contains("10.1.0.2/24 fd00::2/64"))
+    );
+    let json: Value = serde_json::from_str(&said("--json interfaces")).unwrap();
+    let eth0 = json.as_array().unwrap().iter().find(|interface| interface["name"] == "eth0").unwrap();
+    assert_eq!((&eth0["mtu"], &eth0["addresses"][0]), (&Value::from(1400), &Value::from("10.1.0.2/24")));
+    assert!(said("route default --via 10.1.0.1 --dev eth0").contains("default via 10.1.0.1 dev eth0"));
+    said("neighbour 10.1.0.9 02:00:00:00:00:09 --dev eth0");
+    assert!(agent.ip("neighbour").contains("10.1.0.9 dev eth0 lladdr 02:00:00:00:00:09 PERMANENT"));
+    let routes: Value = serde_json::from_str(&said("--json routes")).unwrap();
+    assert!(routes.as_array().unwrap().iter().any(|route| route["gateway"] == "10.1.0.1"), "{routes}");
+
+    let tree = agent.dir().join("tree");
+    std::fs::create_dir_all(tree.join("inner")).unwrap();
+    std::fs::write(tree.join("inner/big"), vec![7; (2 << 20) + 1]).unwrap();
+    std::os::unix::fs::symlink("inner/big", tree.join("link")).unwrap();
+    said(&format!("cp {} c1/tree", tree.display()));
+    let copied = agent.shared().join("c1/tree");
+    assert_eq!(std::fs::read(copied.join("link")).unwrap(), vec![7; (2 << 20) + 1]);
+    let refused = ctl(&agent, &format!("cp {} /etc/berth", tree.display()));
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not below"), "{refused:?}");
 }

@@ -95,6 +95,8 @@ fn family(is_ipv6: bool) -> Family {
     if is_ipv6 { Family::V6 } else { Family::V4 }
 }
 
+/// A device that is still on its way (`devicePath`) is not waited for: it is not found by its MAC address, and hosts
+/// ask again when they are told so.
 fn parse_interface(wire: &types::Interface) -> Result<Interface, Status> {
     let mtu = u32::try_from(wire.mtu)
         .map_err(|_| Status::invalid(format_args!("the MTU {} of {:?} is too large", wire.mtu, wire.name)))?;

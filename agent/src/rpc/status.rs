@@ -174,9 +174,39 @@ mod tests {
     }
 
     #[test]
+    fn network_and_copy_errors_have_theirs() {
+        let kernel = |errno| network::Error::Kernel {
+            action: "set the route".into(),
+            source: network::NetlinkError::Refused { errno, reason: String::new() },
+        };
+        let missing = network::Error::LinkNotFound { wanted: "Name: eth0".into() };
+        let program = network::Error::NoProgram { program: "iptables-save".into(), places: "/sbin".into() };
+        let invalid = copy::Error::Invalid { path: "/x".into(), problem: "it is not below /y".into() };
+        let early = copy::Error::OutOfOrder { path: "/x".into(), offset: 9, present: 3 };
+        let full =
+            copy::Error::Io { path: "/x".into(), action: "write".into(), source: Errno::ENOSPC.into() };
+        let table: [(Status, Code); 9] = [
+            (kernel(Errno::ENETUNREACH).into(), Code::Internal),
+            (kernel(Errno::ENOMEM).into(), Code::ResourceExhausted),
+            (missing.into(), Code::NotFound),
+            (network::Error::Invalid("no".into()).into(), Code::InvalidArgument),
+            (program.into(), Code::FailedPrecondition),
+            (invalid.into(), Code::InvalidArgument),
+            (early.into(), Code::FailedPrecondition),
+            (full.into(), Code::ResourceExhausted),
+            (swap::Error::NoDisk { path: "/x".into() }.into(), Code::InvalidArgument),
+        ];
+        for (status, expected) in table {
+            assert_eq!(status.code, expected, "{}", status.message);
+        }
+    }
+
+    #[test]
     fn the_texts_that_hosts_match_on() {
         let status = Status::from(Error::UnknownContainer { id: "c1".into() });
         assert!(status.message.starts_with("Invalid container id"), "{}", status.message);
         assert_eq!(Status::from(Error::NoTty).message, "no tty");
+        let missing = network::Error::LinkNotFound { wanted: "Name: eth0".into() };
+        assert!(Status::from(missing).message.contains("Link not found"));
     }
 }

@@ -101,6 +101,10 @@ async fn a_vm_has_its_network_and_its_files() {
         "ip route | sort; wc -c < /copied/big; head -n 1 /copied/Cargo.toml; test ! -e /etc/hosts.new; ping -c 1 -W 10 10.1.0.2 >/dev/null && echo reached",
     );
     container.linux().Namespaces.retain(|namespace| namespace.Type != "network");
+    let capabilities = container.process().Capabilities.mut_or_insert_default();
+    for set in [&mut capabilities.Bounding, &mut capabilities.Permitted, &mut capabilities.Effective] {
+        set.push("CAP_NET_RAW".into());
+    }
     container.spec().Mounts.push(berth_protocols::oci::Mount {
         destination: "/copied".into(),
         source: format!("{root}/c1"),

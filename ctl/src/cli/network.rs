@@ -67,7 +67,8 @@ pub struct Route {
 #[derive(Debug, Args)]
 pub struct Neighbour {
     /// Its address
-    pub address: String,
+    #[arg(value_name = "ADDRESS")]
+    pub ip: String,
     /// Its MAC address
     pub mac: String,
     /// The interface

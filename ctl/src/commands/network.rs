@@ -121,8 +121,8 @@ fn print_routes(global: &Global, routes: &[Route]) -> Result<i32> {
 
 pub(super) async fn neighbour(global: &Global, neighbour: cli::Neighbour) -> Result<i32> {
     let address = IPAddress {
-        family: family(neighbour.address.contains(':')).into(),
-        address: neighbour.address,
+        family: family(neighbour.ip.contains(':')).into(),
+        address: neighbour.ip,
         ..Default::default()
     };
     let wanted = ARPNeighbor {

@@ -35,7 +35,7 @@ pub(in crate::network) struct Address {
     body: Vec<u8>,
 }
 
-fn parse(payload: &[u8]) -> Option<Address> {
+pub(super) fn parse(payload: &[u8]) -> Option<Address> {
     let header = AddressHeader::parse(payload).ok()?;
     let attributes = Attributes::new(payload.get(size_of::<libc::ifaddrmsg>()..)?);
     let ip = |kind| attributes.get(kind).and_then(address);

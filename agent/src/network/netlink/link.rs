@@ -41,7 +41,7 @@ impl Link {
     }
 }
 
-fn parse(payload: &[u8]) -> Option<Link> {
+pub(super) fn parse(payload: &[u8]) -> Option<Link> {
     let header = LinkHeader::parse(payload).ok()?;
     let attributes = Attributes::new(payload.get(size_of::<libc::ifinfomsg>()..)?);
     let properties = Attributes::new(attributes.get(IFLA_PROP_LIST).unwrap_or_default()).iter();

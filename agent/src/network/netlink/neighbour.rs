@@ -45,7 +45,7 @@ pub(in crate::network) struct NewNeighbour {
     pub(in crate::network) flags: u8,
 }
 
-fn parse(payload: &[u8]) -> Option<Known> {
+pub(super) fn parse(payload: &[u8]) -> Option<Known> {
     let header = NeighbourHeader::parse(payload).ok()?;
     let attributes = Attributes::new(payload.get(HEADER..)?);
     Some(Known {

@@ -94,7 +94,7 @@ fn via(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// The routes that count for hosts: those by which packets of the main table leave.
-fn parse(payload: &[u8]) -> Option<Entry> {
+pub(super) fn parse(payload: &[u8]) -> Option<Entry> {
     let header = RouteHeader::parse(payload).ok()?;
     let attributes = Attributes::new(payload.get(HEADER..)?);
     let table = attributes.number(RTA_TABLE).unwrap_or_else(|| header.table.into());

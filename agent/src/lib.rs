@@ -8,11 +8,13 @@
 pub mod address;
 pub mod config;
 pub mod console;
+pub mod copy;
 pub mod device;
 pub mod hotplug;
 pub mod init;
 pub mod launcher;
 pub mod link;
+pub mod network;
 pub mod observe;
 pub mod oci;
 #[cfg(feature = "policy")]
@@ -24,4 +26,5 @@ pub mod sandbox;
 pub mod stdio;
 pub mod storage;
 pub mod supervisor;
+pub mod swap;
 pub mod worker;

@@ -10,6 +10,7 @@
 
 mod command;
 mod launch;
+mod network;
 mod rpc;
 mod sample;
 mod seccomp;
@@ -64,6 +65,9 @@ fn measure() {
     }
     if wanted("stdio") {
         stdio::measure(&mut table, &mut agent);
+    }
+    if wanted("network") {
+        network::measure(&mut table);
     }
     if wanted("vm") {
         vm::measure(&mut table);

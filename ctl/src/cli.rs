@@ -10,6 +10,10 @@ use crate::{
     vmm::Accel,
 };
 
+mod network;
+
+pub use network::{Cp, Interface, Iptables, Neighbour, Route};
+
 /// Drive Berth, the agent inside a sandbox VM: boot a VM and run a container in it, or talk to an agent that runs.
 #[derive(Debug, Parser)]
 #[command(name = "berthctl", version, max_term_width = 110)]
@@ -87,6 +91,26 @@ pub enum Command {
     /// Say what calls the agent may serve
     #[command(subcommand)]
     Policy(Policy),
+    /// Copy files into the guest
+    Cp(Cp),
+    /// List the guest's network interfaces
+    Interfaces,
+    /// Set up a network interface
+    Interface(Interface),
+    /// List the guest's routes
+    Routes,
+    /// Add a route, or replace the one to the same destination
+    Route(Route),
+    /// Make a neighbour known, so that it need not be asked for
+    Neighbour(Neighbour),
+    /// Print or set the guest's packet filter
+    #[command(subcommand)]
+    Iptables(Iptables),
+    /// Have the guest swap to a disk of its own
+    Swap {
+        /// The block device, in the guest
+        path: String,
+    },
     /// Make any call of the agent, request and reply as JSON
     Call(Call),
     /// Print the config.json that `run --rootfs` uses

@@ -8,15 +8,19 @@ use std::{fmt, time::Duration};
 
 use berth_protocols::{
     agent::{
-        CloseStdinRequest, CreateContainerRequest, CreateSandboxRequest, DestroySandboxRequest,
-        ExecProcessRequest, GuestDetailsRequest, GuestDetailsResponse, ReadStreamRequest,
-        RemoveContainerRequest, SetPolicyRequest, SignalProcessRequest, StartContainerRequest,
-        TtyWinResizeRequest, WaitProcessRequest, WriteStreamRequest,
+        ARPNeighbors, AddARPNeighborsRequest, AddSwapPathRequest, CloseStdinRequest, CopyFileRequest,
+        CreateContainerRequest, CreateSandboxRequest, DestroySandboxRequest, ExecProcessRequest,
+        GetIPTablesRequest, GuestDetailsRequest, GuestDetailsResponse, ListInterfacesRequest,
+        ListRoutesRequest, ReadStreamRequest, RemoveContainerRequest, Routes, SetIPTablesRequest,
+        SetPolicyRequest, SignalProcessRequest, StartContainerRequest, TtyWinResizeRequest,
+        UpdateInterfaceRequest, UpdateRoutesRequest, WaitProcessRequest, WriteStreamRequest,
     },
     agent_ttrpc::AgentServiceClient,
     health::{CheckRequest, HealthCheckResponse, VersionCheckResponse},
     health_ttrpc::HealthClient,
+    types::{ARPNeighbor, Interface, Route},
 };
+use protobuf::MessageField;
 use ttrpc::{
     Code,
     r#async::{Client, transport::Socket},
@@ -287,5 +291,67 @@ impl Agent {
         };
         let reply = self.agent.tty_win_resize(self.limited(), &request).await;
         reply.map(drop).map_err(|error| Error::of("TtyWinResize", error))
+    }
+
+    /// UpdateInterface.
+    pub async fn update_interface(&self, interface: Interface) -> Result<()> {
+        let request =
+            UpdateInterfaceRequest { interface: MessageField::some(interface), ..Default::default() };
+        let reply = self.agent.update_interface(self.limited(), &request).await;
+        reply.map(drop).map_err(|error| Error::of("UpdateInterface", error))
+    }
+
+    /// ListInterfaces.
+    pub async fn list_interfaces(&self) -> Result<Vec<Interface>> {
+        let reply = self.agent.list_interfaces(self.limited(), &ListInterfacesRequest::new()).await;
+        reply.map(|reply| reply.Interfaces).map_err(|error| Error::of("ListInterfaces", error))
+    }
+
+    /// UpdateRoutes: adds or replaces; answers all there are then.
+    pub async fn update_routes(&self, routes: Vec<Route>) -> Result<Vec<Route>> {
+        let routes = MessageField::some(Routes { Routes: routes, ..Default::default() });
+        let request = UpdateRoutesRequest { routes, ..Default::default() };
+        let reply = self.agent.update_routes(self.limited(), &request).await;
+        reply.map(|reply| reply.Routes).map_err(|error| Error::of("UpdateRoutes", error))
+    }
+
+    /// ListRoutes.
+    pub async fn list_routes(&self) -> Result<Vec<Route>> {
+        let reply = self.agent.list_routes(self.limited(), &ListRoutesRequest::new()).await;
+        reply.map(|reply| reply.Routes).map_err(|error| Error::of("ListRoutes", error))
+    }
+
+    /// AddARPNeighbors.
+    pub async fn add_neighbours(&self, neighbours: Vec<ARPNeighbor>) -> Result<()> {
+        let neighbors = MessageField::some(ARPNeighbors { ARPNeighbors: neighbours, ..Default::default() });
+        let request = AddARPNeighborsRequest { neighbors, ..Default::default() };
+        let reply = self.agent.add_arp_neighbors(self.limited(), &request).await;
+        reply.map(drop).map_err(|error| Error::of("AddARPNeighbors", error))
+    }
+
+    /// GetIPTables.
+    pub async fn iptables(&self, is_ipv6: bool) -> Result<Vec<u8>> {
+        let request = GetIPTablesRequest { is_ipv6, ..Default::default() };
+        let reply = self.agent.get_ip_tables(self.limited(), &request).await;
+        reply.map(|reply| reply.data).map_err(|error| Error::of("GetIPTables", error))
+    }
+
+    /// SetIPTables.
+    pub async fn set_iptables(&self, request: &SetIPTablesRequest) -> Result<()> {
+        let reply = self.agent.set_ip_tables(self.limited(), request).await;
+        reply.map(drop).map_err(|error| Error::of("SetIPTables", error))
+    }
+
+    /// CopyFile: one piece.
+    pub async fn copy_file(&self, request: &CopyFileRequest) -> Result<()> {
+        let reply = self.agent.copy_file(self.limited(), request).await;
+        reply.map(drop).map_err(|error| Error::of("CopyFile", error))
+    }
+
+    /// AddSwapPath.
+    pub async fn add_swap_path(&self, path: &str) -> Result<()> {
+        let request = AddSwapPathRequest { path: path.to_owned(), ..Default::default() };
+        let reply = self.agent.add_swap_path(self.limited(), &request).await;
+        reply.map(drop).map_err(|error| Error::of("AddSwapPath", error))
     }
 }

@@ -43,6 +43,7 @@ fn machine(dir: &WorkDir, script: &str) -> Machine {
         memory: 256,
         cpus: 1,
         accel: Accel::Tcg,
+        network: Vec::new(),
         append: Vec::new(),
         patience: Duration::from_secs(30),
         room: Room::default(),

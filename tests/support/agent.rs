@@ -25,6 +25,14 @@ pub enum Role {
     Launcher,
 }
 
+/// What a scope begins with: the tree hosts copy files into is its own, and so are the locks of iptables.
+const SCOPE: &str = "set -e
+    mkdir -p /run/kata-containers
+    mount -t tmpfs berth-shared /run/kata-containers
+    touch /run/xtables.lock /run/kata-containers/xtables.lock
+    mount --bind /run/kata-containers/xtables.lock /run/xtables.lock
+    \"$@\" & wait";
+
 /// A running agent and the root file system its containers share.
 #[derive(Debug)]
 pub struct Agent {
@@ -48,7 +56,7 @@ impl Agent {
         let log = fs::File::create(dir.join("log")).expect("create the agent's log");
         let scope = Command::new("unshare")
             .args(["--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child=KILL", "--"])
-            .args(["/bin/busybox", "sh", "-c", "\"$@\" & wait", "scope"])
+            .args(["/bin/busybox", "sh", "-c", SCOPE, "scope"])
             .arg(agent_binary())
             .arg("--config")
             .arg(&config)
@@ -97,6 +105,11 @@ impl Agent {
     /// A directory of the test's own, removed with the agent.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The tree that hosts copy files into, as seen from here; the agent's own.
+    pub fn shared(&self) -> PathBuf {
+        format!("/proc/{}/root/run/kata-containers/shared/containers", self.role(Role::Init)).into()
     }
 
     /// What the agent has logged.

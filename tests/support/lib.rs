@@ -8,6 +8,7 @@
 
 mod agent;
 mod guest;
+mod network;
 mod raw;
 mod rootfs;
 mod spec;

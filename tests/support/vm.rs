@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use berthctl::{
     Agent,
-    vmm::{Accel, Ending, Machine, Room, Running, Vmm, image, qemu::Qemu, workdir::WorkDir},
+    vmm::{Accel, Ending, Machine, Nic, Room, Running, Vmm, image, qemu::Qemu, workdir::WorkDir},
 };
 
 use crate::{Container, Guest, Rootfs};
@@ -26,16 +26,20 @@ pub struct Vm {
 impl Vm {
     /// Boots the image of `make image` with further kernel arguments and waits until its agent is ready.
     pub async fn boot(append: &[&str]) -> Self {
-        Self::boot_with(append, &Rootfs::busybox()).await
+        Self::boot_with(append, &Rootfs::busybox(), &[]).await
     }
 
-    /// The same with a root file system of the caller's.
-    pub async fn boot_with(append: &[&str], rootfs: &Rootfs) -> Self {
-        Self::boot_roomy(append, rootfs, Room::default()).await
+    /// The same with a root file system of the caller's, and with network interfaces.
+    pub async fn boot_with(append: &[&str], rootfs: &Rootfs, network: &[Nic]) -> Self {
+        Self::boot_machine(append, rootfs, network, Room::default()).await
     }
 
     /// The same with room for devices that are plugged in later.
     pub async fn boot_roomy(append: &[&str], rootfs: &Rootfs, room: Room) -> Self {
+        Self::boot_machine(append, rootfs, &[], room).await
+    }
+
+    async fn boot_machine(append: &[&str], rootfs: &Rootfs, network: &[Nic], room: Room) -> Self {
         let dir = WorkDir::new().expect("a directory for the VM");
         let initrd = image::locate(None, "initrd.cpio", "initrd").expect("an initrd");
         let machine = Machine {
@@ -44,6 +48,7 @@ impl Vm {
             memory: 512,
             cpus: 2,
             accel: Accel::Auto,
+            network: network.to_vec(),
             room,
             append: append.iter().map(|argument| (*argument).to_owned()).collect(),
             patience: Duration::from_secs(60),

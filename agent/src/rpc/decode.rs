@@ -35,6 +35,8 @@ pub(super) enum Kind {
 pub(super) trait Request: Message {
     /// See [`Shape`].
     const SHAPE: &'static Shape;
+    /// What it may decode to however small it is.
+    const FLOOR: usize = DECODE_FLOOR;
 }
 
 /// Heap bytes for one number in a growing list.
@@ -60,13 +62,13 @@ pub enum DecodeError {
 
 /// Decodes `body`, or says why not.
 pub(super) fn decode<M: Request>(body: &[u8]) -> Result<M, Status> {
-    check(M::SHAPE, body).map_err(Status::invalid)?;
+    check(M::SHAPE, M::FLOOR, body).map_err(Status::invalid)?;
     M::parse_from_bytes(body)
         .map_err(|error| Status::invalid(format_args!("cannot decode the request: {error}")))
 }
 
-fn check(shape: &Shape, body: &[u8]) -> Result<(), DecodeError> {
-    let budget = DECODE_FLOOR.max(body.len().saturating_mul(DECODE_RATIO));
+fn check(shape: &Shape, floor: usize, body: &[u8]) -> Result<(), DecodeError> {
+    let budget = floor.max(body.len().saturating_mul(DECODE_RATIO));
     let mut left = budget;
     walk(shape, body, budget, &mut left)
 }
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     fn refused<M: Request>(body: &[u8]) -> bool {
-        matches!(check(M::SHAPE, body), Err(DecodeError::Budget { .. }))
+        matches!(check(M::SHAPE, M::FLOOR, body), Err(DecodeError::Budget { .. }))
     }
 
     #[test]
@@ -133,6 +135,6 @@ mod tests {
     #[test]
     fn a_hundred_thousand_nested_groups_are_an_error() {
         let groups = [0x7b].repeat(1_000_000);
-        assert_eq!(check(CreateContainerRequest::SHAPE, &groups), Err(Malformed.into()));
+        assert_eq!(check(CreateContainerRequest::SHAPE, DECODE_FLOOR, &groups), Err(Malformed.into()));
     }
 }

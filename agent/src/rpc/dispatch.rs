@@ -7,17 +7,18 @@ use protobuf::Message;
 use super::{
     container,
     envelope::Request,
-    guest, hardware, health,
+    files, guest, hardware, health,
     inflight::Inflight,
     limits::METHOD_CAP,
+    network as network_calls,
     policy::{self, Rules},
     process,
     reply::{Code, Reply, Status},
     sandbox as sandbox_calls,
-    service::{Fate, Outcome, Running, Service},
+    service::{Answer, Fate, Outcome, Running, Service},
     stdio, volumes,
 };
-use crate::sandbox::Sandbox;
+use crate::{copy::Copier, network::Network, sandbox::Sandbox};
 
 /// Parses a request, calls the sandbox, makes the reply.
 type Handler = fn(&Agent, &Method, &[u8]) -> Result<Outcome, Status>;
@@ -40,23 +41,23 @@ const HEALTH: [Method; 2] = [served("Check", health::check), served("Version", h
 
 /// By name, for the binary search.
 const AGENT: [Method; 42] = [
-    unsupported("AddARPNeighbors"),
+    served("AddARPNeighbors", network_calls::add_neighbours),
     unsupported("AddSwap"),
-    unsupported("AddSwapPath"),
+    served("AddSwapPath", files::add_swap_path),
     served("CloseStdin", stdio::close_stdin),
-    unsupported("CopyFile"),
+    served("CopyFile", files::copy),
     served("CreateContainer", container::create),
     served("CreateSandbox", sandbox_calls::create),
     served("DestroySandbox", sandbox_calls::destroy),
     served("ExecProcess", process::exec),
     unsupported("GetDiagnosticData"),
     served("GetGuestDetails", guest::details),
-    unsupported("GetIPTables"),
+    served("GetIPTables", network_calls::get_iptables),
     unsupported("GetMetrics"),
     unsupported("GetOOMEvent"),
     served("GetVolumeStats", volumes::stats),
-    unsupported("ListInterfaces"),
-    unsupported("ListRoutes"),
+    served("ListInterfaces", network_calls::list_interfaces),
+    served("ListRoutes", network_calls::list_routes),
     unsupported("MemAgentCompactSet"),
     unsupported("MemAgentMemcgSet"),
     served("MemHotplugByProbe", hardware::probe_memory),
@@ -70,7 +71,7 @@ const AGENT: [Method; 42] = [
     served("ResizeVolume", volumes::resize),
     unsupported("ResumeContainer"),
     unsupported("SetGuestDateTime"),
-    unsupported("SetIPTables"),
+    served("SetIPTables", network_calls::set_iptables),
     served("SetPolicy", policy::set),
     served("SignalProcess", process::signal),
     served("StartContainer", container::start),
@@ -78,8 +79,8 @@ const AGENT: [Method; 42] = [
     served("TtyWinResize", stdio::resize),
     unsupported("UpdateContainer"),
     served("UpdateEphemeralMounts", volumes::update_ephemeral),
-    unsupported("UpdateInterface"),
-    unsupported("UpdateRoutes"),
+    served("UpdateInterface", network_calls::update_interface),
+    served("UpdateRoutes", network_calls::update_routes),
     served("WaitProcess", process::wait),
     served("WriteStdin", stdio::write_stdin),
 ];
@@ -87,6 +88,8 @@ const AGENT: [Method; 42] = [
 /// The service that hosts call.
 pub struct Agent {
     pub(super) sandbox: Rc<Sandbox>,
+    pub(super) network: Rc<Network>,
+    pub(super) copier: Rc<Copier>,
     pub(super) pid1: bool,
     pub(super) end: Rc<dyn Fn()>,
     inflight: Rc<Inflight>,
@@ -97,7 +100,15 @@ impl Agent {
     /// `pid1` is what GetGuestDetails says of init. `end` asks init to end the machine: it is called once
     /// DestroySandbox has succeeded and its reply has left, or can no longer be sent.
     pub fn new(sandbox: Rc<Sandbox>, pid1: bool, end: impl Fn() + 'static) -> Self {
-        Self { sandbox, pid1, end: Rc::new(end), inflight: Rc::default(), rules: Rules::default() }
+        Self {
+            sandbox,
+            network: Rc::default(),
+            copier: Rc::default(),
+            pid1,
+            end: Rc::new(end),
+            inflight: Rc::default(),
+            rules: Rules::default(),
+        }
     }
 
     /// The same, with rules over who may do what and when.
@@ -110,9 +121,9 @@ impl Agent {
         &self,
         method: &Method,
         body: &[u8],
-        work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
+        work: impl Future<Output = Answer> + 'static,
     ) -> Result<Outcome, Status> {
-        let (work, first) = self.inflight.join_or(method.name, body, async { Ok(work.await?) });
+        let (work, first) = self.inflight.join_or(method.name, body, work);
         let fate = if first { Fate::Detached } else { Fate::Tied };
         Ok(Outcome::Later(Running { name: method.name, work, fate, cap: Some(METHOD_CAP) }))
     }
@@ -128,19 +139,14 @@ impl std::fmt::Debug for Agent {
 pub(super) fn detached(
     method: &Method,
     cap: Option<Duration>,
-    work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
+    work: impl Future<Output = Answer> + 'static,
 ) -> Result<Outcome, Status> {
-    let work = Box::pin(async { Ok(work.await?) });
-    Ok(Outcome::Later(Running { name: method.name, work, fate: Fate::Detached, cap }))
+    Ok(Outcome::Later(Running { name: method.name, work: Box::pin(work), fate: Fate::Detached, cap }))
 }
 
 /// A call that waits or looks, for as long as its client does.
-pub(super) fn tied(
-    method: &Method,
-    work: impl Future<Output = crate::sandbox::Result<Reply>> + 'static,
-) -> Result<Outcome, Status> {
-    let work = Box::pin(async { Ok(work.await?) });
-    Ok(Outcome::Later(Running { name: method.name, work, fate: Fate::Tied, cap: None }))
+pub(super) fn tied(method: &Method, work: impl Future<Output = Answer> + 'static) -> Result<Outcome, Status> {
+    Ok(Outcome::Later(Running { name: method.name, work: Box::pin(work), fate: Fate::Tied, cap: None }))
 }
 
 /// A message as a reply.

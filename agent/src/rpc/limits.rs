@@ -50,6 +50,10 @@ pub const READ_MAX: u32 = 1 << 20;
 /// from 60 KiB, far above any sensible ratio to its frame.
 pub const DECODE_FLOOR: usize = 1 << 20;
 
+/// What a list of routes may always decode to: 4,096 of them are 200 KiB on the wire and 2.3 MiB decoded, being
+/// eight short fields each.
+pub const ROUTES_FLOOR: usize = 4 << 20;
+
 /// Beyond the floor, decoded bytes per byte of the frame. With the frame itself that is 4 in all.
 pub const DECODE_RATIO: usize = 3;
 

@@ -3,17 +3,21 @@
 
 use std::mem::size_of;
 
-use berth_protocols::{agent, health, oci};
+use berth_protocols::{agent, health, oci, types};
 
-use super::decode::{
-    Kind::{self, Message, Packed},
-    Request, Shape,
+use super::{
+    decode::{
+        Kind::{self, Message, Packed},
+        Request, Shape,
+    },
+    limits::ROUTES_FLOOR,
 };
 
 macro_rules! requests {
-    ($($message:ty = $shape:expr;)*) => {
+    ($($message:ty = $shape:expr $(, floor $floor:expr)?;)*) => {
         $(impl Request for $message {
             const SHAPE: &'static Shape = &$shape;
+            $(const FLOOR: usize = $floor;)?
         })*
 
         #[cfg(test)]
@@ -45,6 +49,15 @@ requests! {
     agent::UpdateEphemeralMountsRequest =
         Shape { last: 1, fields: &[(1, message::<agent::Storage>(&STORAGE))] };
     agent::RemoveStaleVirtiofsShareMountsRequest = flat(0);
+    agent::UpdateInterfaceRequest = UPDATE_INTERFACE;
+    agent::UpdateRoutesRequest = UPDATE_ROUTES, floor ROUTES_FLOOR;
+    agent::AddARPNeighborsRequest = ADD_NEIGHBOURS;
+    agent::ListInterfacesRequest = flat(0);
+    agent::ListRoutesRequest = flat(0);
+    agent::GetIPTablesRequest = flat(1);
+    agent::SetIPTablesRequest = flat(2);
+    agent::CopyFileRequest = flat(8);
+    agent::AddSwapPathRequest = flat(1);
 }
 
 /// Only numbers and strings, up to field `last`.
@@ -79,6 +92,16 @@ const EXEC_PROCESS: Shape = Shape {
     last: 7,
     fields: &[(3, message::<agent::StringUser>(&flat(3))), (4, message::<oci::Process>(&PROCESS))],
 };
+
+const UPDATE_INTERFACE: Shape = Shape { last: 1, fields: &[(1, message::<types::Interface>(&INTERFACE))] };
+const INTERFACE: Shape = Shape { last: 8, fields: &[(3, message::<types::IPAddress>(&flat(3)))] };
+
+const UPDATE_ROUTES: Shape = Shape { last: 1, fields: &[(1, message::<agent::Routes>(&ROUTES))] };
+const ROUTES: Shape = Shape { last: 1, fields: &[(1, message::<types::Route>(&flat(8)))] };
+
+const ADD_NEIGHBOURS: Shape = Shape { last: 1, fields: &[(1, message::<agent::ARPNeighbors>(&NEIGHBOURS))] };
+const NEIGHBOURS: Shape = Shape { last: 1, fields: &[(1, message::<types::ARPNeighbor>(&NEIGHBOUR))] };
+const NEIGHBOUR: Shape = Shape { last: 5, fields: &[(1, message::<types::IPAddress>(&flat(3)))] };
 
 const STORAGE: Shape = Shape { last: 8, fields: &[(7, message::<agent::FSGroup>(&flat(3)))] };
 

@@ -9,8 +9,8 @@ use nix::errno::Errno;
 
 use super::reply::{Code, Status};
 use crate::{
-    device::DeviceError, hotplug::HotplugError, oci, sandbox::Error, storage::StorageError,
-    supervisor::LaunchError,
+    copy, device::DeviceError, hotplug::HotplugError, network, oci, sandbox::Error, storage::StorageError,
+    supervisor::LaunchError, swap,
 };
 
 impl From<Error> for Status {
@@ -22,6 +22,50 @@ impl From<Error> for Status {
 impl From<oci::Error> for Status {
     fn from(error: oci::Error) -> Self {
         Self::invalid(error)
+    }
+}
+
+impl From<network::Error> for Status {
+    fn from(error: network::Error) -> Self {
+        Self::new(network_code(&error), error)
+    }
+}
+
+fn network_code(error: &network::Error) -> Code {
+    match error {
+        network::Error::LinkNotFound { .. } => Code::NotFound,
+        network::Error::Invalid(_) => Code::InvalidArgument,
+        network::Error::Kernel { source, .. } if source.errno().is_some_and(is_shortage) => {
+            Code::ResourceExhausted
+        }
+        network::Error::Io { source, .. } => system_code(source),
+        network::Error::NoProgram { .. } => Code::FailedPrecondition,
+        network::Error::TooLong { .. } => Code::ResourceExhausted,
+        network::Error::Kernel { .. }
+        | network::Error::Stuck { .. }
+        | network::Error::Program { .. }
+        | network::Error::Hung { .. } => Code::Internal,
+    }
+}
+
+impl From<copy::Error> for Status {
+    fn from(error: copy::Error) -> Self {
+        let code = match &error {
+            copy::Error::Invalid { .. } => Code::InvalidArgument,
+            copy::Error::OutOfOrder { .. } | copy::Error::InTheWay { .. } => Code::FailedPrecondition,
+            copy::Error::Io { source, .. } => system_code(source),
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<swap::Error> for Status {
+    fn from(error: swap::Error) -> Self {
+        let code = match &error {
+            swap::Error::NoDisk { .. } => Code::InvalidArgument,
+            swap::Error::Io { source, .. } => system_code(source),
+        };
+        Self::new(code, error)
     }
 }
 
@@ -156,9 +200,39 @@ mod tests {
     }
 
     #[test]
+    fn network_and_copy_errors_have_theirs() {
+        let kernel = |errno| network::Error::Kernel {
+            action: "set the route".into(),
+            source: network::NetlinkError::Refused { errno, reason: String::new() },
+        };
+        let missing = network::Error::LinkNotFound { wanted: "Name: eth0".into() };
+        let program = network::Error::NoProgram { program: "iptables-save".into(), places: "/sbin".into() };
+        let invalid = copy::Error::Invalid { path: "/x".into(), problem: "it is not below /y".into() };
+        let early = copy::Error::OutOfOrder { path: "/x".into(), offset: 9, present: 3 };
+        let full =
+            copy::Error::Io { path: "/x".into(), action: "write".into(), source: Errno::ENOSPC.into() };
+        let table: [(Status, Code); 9] = [
+            (kernel(Errno::ENETUNREACH).into(), Code::Internal),
+            (kernel(Errno::ENOMEM).into(), Code::ResourceExhausted),
+            (missing.into(), Code::NotFound),
+            (network::Error::Invalid("no".into()).into(), Code::InvalidArgument),
+            (program.into(), Code::FailedPrecondition),
+            (invalid.into(), Code::InvalidArgument),
+            (early.into(), Code::FailedPrecondition),
+            (full.into(), Code::ResourceExhausted),
+            (swap::Error::NoDisk { path: "/x".into() }.into(), Code::InvalidArgument),
+        ];
+        for (status, expected) in table {
+            assert_eq!(status.code, expected, "{}", status.message);
+        }
+    }
+
+    #[test]
     fn the_texts_that_hosts_match_on() {
         let status = Status::from(Error::UnknownContainer { id: "c1".into() });
         assert!(status.message.starts_with("Invalid container id"), "{}", status.message);
         assert_eq!(Status::from(Error::NoTty).message, "no tty");
+        let missing = network::Error::LinkNotFound { wanted: "Name: eth0".into() };
+        assert!(Status::from(missing).message.contains("Link not found"));
     }
 }

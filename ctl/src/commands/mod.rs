@@ -19,8 +19,10 @@ use crate::{
 
 mod console;
 mod container;
+mod files;
 mod guest;
 mod logs;
+mod network;
 mod run;
 mod ui;
 
@@ -188,6 +190,14 @@ async fn dispatch(global: Global, command: Command) -> Result<i32> {
         Command::Console { port } => console::console(&global, port).await,
         Command::Policy(policy) => guest::policy(&global, policy).await,
         Command::Call(call) => guest::call(&global, call).await,
+        Command::Cp(cp) => files::cp(&global, cp).await,
+        Command::Swap { path } => files::swap(&global, &path).await,
+        Command::Interfaces => network::interfaces(&global).await,
+        Command::Interface(interface) => network::interface(&global, interface).await,
+        Command::Routes => network::routes(&global).await,
+        Command::Route(route) => network::route(&global, route).await,
+        Command::Neighbour(neighbour) => network::neighbour(&global, neighbour).await,
+        Command::Iptables(iptables) => network::iptables(&global, iptables).await,
         Command::Spec => Ok(ui::print(&format!("{:#}", bundle::default::spec()))?),
         Command::Create(create) => container::create(&global, create).await,
         Command::Start(container) => container::start(&global, &container.id).await,

@@ -111,6 +111,7 @@ async fn boot(global: &Global, run: &Run, rootfs: PathBuf, timing: &mut Timing) 
         memory: run.memory,
         cpus: run.cpus,
         accel: run.accel,
+        network: Vec::new(),
         append: run.append.clone(),
         patience: run.boot_timeout,
         room: Room::default(),

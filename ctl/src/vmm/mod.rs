@@ -58,12 +58,23 @@ pub struct Machine {
     pub accel: Accel,
     /// What can be plugged in while it runs.
     pub room: Room,
+    /// Network interfaces that are there from the start.
+    pub network: Vec<Nic>,
     /// Further kernel arguments.
     pub append: Vec<String>,
     /// How long the guest may take until its agent is ready.
     pub patience: Duration,
     /// The `berthctl` program, by which children are tied to our life; see [`process`].
     pub tether: Option<PathBuf>,
+}
+
+/// A virtio network interface, behind which the VMM itself is the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nic {
+    /// Its MAC address.
+    pub mac: String,
+    /// Its network, "10.0.2.0/24"; the VMM is its second address.
+    pub network: String,
 }
 
 /// What a machine has sockets, slots and ports for.

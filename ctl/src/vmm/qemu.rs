@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    Accel, Error, Machine, Notice, Room, Running, Stage, Tail, Vmm,
+    Accel, Error, Machine, Nic, Notice, Room, Running, Stage, Tail, Vmm,
     process::{self, Process},
     qmp::Qmp,
     vsock::HostVsock,
@@ -159,7 +159,7 @@ async fn ready(
 }
 
 fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, dir: &WorkDir) -> Command {
-    let Machine { kernel, initrd, memory, cpus, append, room, .. } = machine;
+    let Machine { kernel, initrd, memory, cpus, network, append, room, .. } = machine;
     let (accel, cpu) = match accel {
         Accel::Tcg => ("tcg,thread=multi", "qemu64,-cx16,+rdrand"),
         Accel::Auto | Accel::Kvm => ("kvm", "host"),
@@ -195,6 +195,11 @@ fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, d
         .arg("-initrd")
         .arg(initrd)
         .args(["-append", &arguments.join(" ")]);
+    for (n, Nic { mac, network }) in network.iter().enumerate() {
+        // Restricted: the guest reaches the VMM, and through it nothing else.
+        command.args(["-netdev", &format!("user,id=net{n},net={network},restrict=on")]);
+        command.args(["-device", &format!("virtio-net-pci,netdev=net{n},mac={mac}")]);
+    }
     command
 }
 

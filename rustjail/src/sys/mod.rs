@@ -31,6 +31,7 @@ pub mod resize;
 pub mod sched;
 pub mod scm;
 pub mod seccomp;
+pub mod swap;
 pub mod wait;
 pub mod xattr;
 

@@ -14,12 +14,10 @@ use berth::{rustjail_binary, scratch_dir};
 use serde_json::{Value, json};
 
 use crate::{
+    profiles,
     sample::{Samples, interleave},
     table::Table,
 };
-
-#[path = "../../rustjail/tests/seccomp/profiles.rs"]
-mod profiles;
 
 const GAPS: [(&str, Duration, usize); 2] =
     [("tight", Duration::ZERO, 60), ("60 ms apart", Duration::from_millis(60), 40)];

@@ -11,6 +11,8 @@
 mod command;
 mod launch;
 mod network;
+#[path = "../../rustjail/tests/seccomp/profiles.rs"]
+mod profiles;
 mod rpc;
 mod sample;
 mod seccomp;

@@ -9,12 +9,10 @@ use rustjail::{
 };
 
 use crate::{
+    profiles,
     sample::{Samples, interleave},
     table::Table,
 };
-
-#[path = "../../rustjail/tests/seccomp/profiles.rs"]
-mod profiles;
 
 const ROUNDS: usize = 200;
 

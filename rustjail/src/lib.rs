@@ -68,7 +68,7 @@
 //!                 sync::hooks_done(maker.as_fd())?;
 //!             }
 //!             Report::Ready => sync::start(maker.as_fd())?,
-//!             Report::Console(_master) => {} // only with Stdio::Terminal
+//!             Report::Console(_) | Report::Listener(_) => {} // only with Stdio::Terminal, linux.seccomp.listenerPath
 //!             Report::Failed(step) => return Err(step.into()),
 //!         }
 //!     }

@@ -126,7 +126,13 @@ fn a_failure_ends_the_step_it_belongs_to_and_poststop_runs_all_the_same() {
     for kind in &KINDS[..5] {
         let bundle = with_hooks("touch /tmp/ran; sleep 60", |this| {
             let end = if this == *kind { "echo it is broken; exit 4" } else { "exit 0" };
-            format!("echo $KIND >> $LOG; {end}")
+            // The program is ended by its poststart hook, which must not come before it has begun.
+            let ran = if this == "poststart" {
+                "until [ -e ${LOG%log}rootfs/tmp/ran ]; do sleep 0.01; done;"
+            } else {
+                ""
+            };
+            format!("echo $KIND >> $LOG; {ran} {end}")
         });
         let outcome = bundle.run();
         let text = outcome.refusal();

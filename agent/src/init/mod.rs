@@ -152,23 +152,6 @@ fn listeners(pid1: bool, config: &Config, story: &mut Story, signals: &SignalFd)
     /// Nothing tells when an address becomes free or a driver appears.
     const AGAIN: Duration = Duration::from_secs(1);
     let mut listeners = Vec::new();
-    let mut told = String::new();
-    while listeners.is_empty() {
-        match Listener::open(ListenerKind::Rpc, config.server_address.clone()) {
-            Ok(listener) => listeners.push(listener),
-            Err(problem) => {
-                let again = if pid1 { "; tried again each second" } else { "" };
-                let problem = format!("{problem}{again}");
-                if problem != told {
-                    story.problem(&format_args!("calls cannot be served: {problem}"));
-                }
-                told = problem;
-                if !pid1 || shutdown::told_to_end(signals, AGAIN) {
-                    return listeners;
-                }
-            }
-        }
-    }
     let address = &config.server_address;
     let mut others = vec![(ListenerKind::Stdio, address.beside("stdio", config.stdio_port))];
     if config.log_port != 0 {
@@ -181,6 +164,27 @@ fn listeners(pid1: bool, config: &Config, story: &mut Story, signals: &SignalFd)
         match Listener::open(kind, address) {
             Ok(listener) => listeners.push(listener),
             Err(problem) => story.problem(&format_args!("{} not served: {problem}", kind.served())),
+        }
+    }
+    // The last, so that who sees this one finds the others.
+    let mut told = String::new();
+    loop {
+        match Listener::open(ListenerKind::Rpc, config.server_address.clone()) {
+            Ok(listener) => {
+                listeners.push(listener);
+                break;
+            }
+            Err(problem) => {
+                let again = if pid1 { "; tried again each second" } else { "" };
+                let problem = format!("{problem}{again}");
+                if problem != told {
+                    story.problem(&format_args!("calls cannot be served: {problem}"));
+                }
+                told = problem;
+                if !pid1 || shutdown::told_to_end(signals, AGAIN) {
+                    return listeners;
+                }
+            }
         }
     }
     story.stage("listening");

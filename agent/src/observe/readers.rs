@@ -22,7 +22,11 @@ use std::{
     time::Duration,
 };
 
-use nix::{errno::Errno, unistd};
+use nix::{
+    errno::Errno,
+    sys::socket::{Shutdown, shutdown},
+    unistd,
+};
 use slog::{Level, Logger};
 use tokio::{
     io::Interest,
@@ -86,7 +90,9 @@ impl Readers {
     pub async fn serve(self: Rc<Self>, socket: Socket, log: Logger) {
         let commands = spawn_local(Rc::clone(&self).obey(Rc::clone(&socket), log));
         let _gone = self.tell(&socket).await;
-        commands.abort();
+        // What it had sent before it left is still obeyed; then there is nothing more to read.
+        let _gone = shutdown(socket.as_raw_fd(), Shutdown::Both);
+        let _ended = commands.await;
     }
 
     async fn tell(&self, socket: &Socket) -> io::Result<()> {

@@ -69,6 +69,7 @@ impl Setting {
 }
 
 const SWITCH: (&str, &str) = ("yes or no", "no");
+const NO_DATA_HUB: Effect = Effect::No("the agent is no client of a confidential data hub yet");
 const NOT_STARTED: Effect = Effect::No(
     "Berth starts no guest components: an image that has them starts them beside the agent, and knows which",
 );
@@ -130,7 +131,7 @@ pub const SETTINGS: &[Setting] = &[
         |config, text| set(&mut config.tracing, switch(text)),
     )
     .variable("KATA_AGENT_TRACING")
-    .effect(Effect::Feature("tracing")),
+    .effect(Effect::No("no spans are sent yet")),
     setting(
         "agent.passfd_listener_port",
         "passfd_listener_port",
@@ -230,7 +231,7 @@ pub const SETTINGS: &[Setting] = &[
         "how long the confidential data hub may take to answer",
         |config, text| set(&mut config.cdh_api_timeout, seconds(text)),
     )
-    .effect(Effect::Feature("confidential")),
+    .effect(NO_DATA_HUB),
     setting(
         "agent.image_pull_timeout",
         "image_pull_timeout",
@@ -238,7 +239,7 @@ pub const SETTINGS: &[Setting] = &[
         "how long the confidential data hub may take to pull an image",
         |config, text| set(&mut config.image_pull_timeout, seconds(text)),
     )
-    .effect(Effect::Feature("confidential")),
+    .effect(NO_DATA_HUB),
     setting(
         "agent.secure_storage_integrity",
         "secure_storage_integrity",
@@ -246,7 +247,7 @@ pub const SETTINGS: &[Setting] = &[
         "whether storage that the data hub encrypts is protected against tampering too",
         |config, text| set(&mut config.secure_storage_integrity, switch(text)),
     )
-    .effect(Effect::Feature("confidential")),
+    .effect(NO_DATA_HUB),
     setting(
         "agent.launch_process_timeout",
         "launch_process_timeout",

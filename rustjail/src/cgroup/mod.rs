@@ -32,6 +32,7 @@ mod parse;
 mod path;
 mod placement;
 mod pressure;
+mod reclaim;
 mod stats;
 pub mod systemd;
 mod wait;

@@ -63,8 +63,9 @@ enum Source {
 }
 
 impl Cgroup {
-    /// Subscribes; `None` where no hierarchy accounts for memory.
-    pub fn oom_events(&self) -> Result<Option<OomEvents>, CgroupError> {
+    /// Subscribes to kills after the first `known` ones of the group's life, but is woken only by what happens from
+    /// now on; `None` where no hierarchy accounts for memory.
+    pub fn oom_events(&self, known: u64) -> Result<Option<OomEvents>, CgroupError> {
         let Some(controller) = self.find("memory") else {
             return Ok(None);
         };
@@ -86,8 +87,9 @@ impl Cgroup {
                 Source::V2(events)
             }
         };
-        let mut events = OomEvents { ready, source, dir, seen: 0 };
-        events.seen = events.kills()?;
+        let events = OomEvents { ready, source, dir, seen: known };
+        // A file that was not read since it was opened counts as changed.
+        events.kills()?;
         Ok(Some(events))
     }
 }

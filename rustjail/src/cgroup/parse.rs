@@ -34,6 +34,12 @@ pub(super) fn list(text: &str) -> Vec<u64> {
     text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
+/// The total of the `some` line of a pressure file, in microseconds.
+pub(super) fn pressure(text: &str) -> Option<u64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
+}
+
 /// `major:minor`.
 pub(super) fn device(text: &str) -> Option<(u64, u64)> {
     let (major, minor) = text.split_once(':')?;
@@ -57,6 +63,13 @@ mod tests {
         for broken in ["", "\n", "-2", "1 2", "0x10", "99999999999999999999999", "m\u{fffd}x"] {
             assert_eq!(number(broken), None, "{broken:?}");
         }
+    }
+
+    #[test]
+    fn pressure_is_the_total_of_some() {
+        let text = "some avg10=0.00 avg60=0.10 avg300=0.00 total=1234\nfull avg10=0.00 total=7\n";
+        assert_eq!(pressure(text), Some(1234));
+        assert_eq!((pressure(""), pressure("some avg10=1"), pressure("full total=3")), (None, None, None));
     }
 
     #[test]

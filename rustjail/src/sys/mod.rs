@@ -27,6 +27,7 @@ pub mod pidfd;
 pub mod pipe;
 pub mod process;
 pub mod pty;
+pub mod random;
 pub mod resize;
 pub mod sched;
 pub mod scm;

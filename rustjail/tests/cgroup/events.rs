@@ -30,7 +30,7 @@ fn the_memory_limit_kills_and_says_so() {
         return;
     }
     let group = Group::new(r#"{"memory": {"limit": 16777216, "swap": 16777216}}"#);
-    let mut events = group.group.oom_events().unwrap().unwrap();
+    let mut events = group.group.oom_events(0).unwrap().unwrap();
     assert_eq!(poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], 0_u8), Ok(0));
     assert_eq!(group.run("true").status.code(), Some(0));
     let mut child = group.start(r#"exec perl -e 'my $x = "a" x (64 << 20); print length $x'"#);
@@ -58,7 +58,7 @@ fn every_kill_counts() {
     let group = Group::new(r#"{"memory": {"limit": 33554432, "swap": 33554432}}"#);
     let below = format!("/sys/fs/cgroup/memory/{}/below", group.path.as_path().display());
     fs::create_dir(&below).unwrap();
-    let mut events = group.group.oom_events().unwrap().unwrap();
+    let mut events = group.group.oom_events(0).unwrap().unwrap();
     let hog = r#"perl -e 'my $x = "a" x (96 << 20); print length $x'"#;
     let script = format!(
         "for i in $(seq {half}); do {hog}; done; echo $$ > {below}/tasks; for i in $(seq {half}); do {hog}; done; exit 0",
@@ -75,7 +75,7 @@ fn every_kill_counts() {
 #[test]
 fn a_subscription_outlives_its_group_quietly() {
     let group = Group::new("{}");
-    let Some(mut events) = group.group.oom_events().unwrap() else { return };
+    let Some(mut events) = group.group.oom_events(0).unwrap() else { return };
     group.group.delete().unwrap();
     assert_eq!(events.take().unwrap(), 0);
 }

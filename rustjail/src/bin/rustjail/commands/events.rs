@@ -47,7 +47,7 @@ fn events(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     }
     let interval = interval(arguments.get("interval").unwrap_or("5s"))?;
     let (id, group, init) = find(context, arguments)?;
-    let mut oom = group.oom_events()?;
+    let mut oom = group.oom_events(0)?;
     let mut next = Instant::now() + interval;
     loop {
         let timeout = next.saturating_duration_since(Instant::now());

@@ -10,6 +10,7 @@ pub mod config;
 pub mod console;
 pub mod copy;
 pub mod device;
+pub mod guest;
 pub mod hotplug;
 pub mod init;
 pub mod launcher;

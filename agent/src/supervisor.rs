@@ -117,6 +117,9 @@ struct Shared {
     successor: RefCell<Option<AsyncFd<OwnedFd>>>,
     successor_came: Notify,
     requests: Cell<u64>,
+    /// The newest launcher, and how many there were in this process's life.
+    launcher_pid: Cell<i32>,
+    launchers: Cell<u64>,
 }
 
 impl Supervisor {
@@ -138,6 +141,8 @@ impl Supervisor {
             successor: RefCell::default(),
             successor_came: Notify::new(),
             requests: Cell::default(),
+            launcher_pid: Cell::default(),
+            launchers: Cell::default(),
         });
         let handover = shared.hand_over().await?;
         shared.keys.borrow_mut().extend(handover.stored.keys());
@@ -186,6 +191,21 @@ impl Supervisor {
     /// Lets init forget how `pid` ended.
     pub fn acknowledge(&self, pid: i32) -> io::Result<()> {
         self.shared.tell(ToInit::Acknowledge { pid }, None)
+    }
+
+    /// The launcher's process, and how many were replaced in this process's life.
+    pub fn launcher(&self) -> (i32, u64) {
+        (self.shared.launcher_pid.get(), self.shared.launchers.get().saturating_sub(1))
+    }
+
+    /// Messages that init has not taken yet, and exits that nobody has taken yet.
+    pub fn queued(&self) -> (usize, usize) {
+        (self.shared.outbox.borrow().len(), self.shared.exits.borrow().len())
+    }
+
+    /// Whether init is there.
+    pub fn is_connected(&self) -> bool {
+        self.shared.alive().is_ok()
     }
 
     /// Asks init to end the machine.
@@ -265,7 +285,7 @@ impl Shared {
                     self.exits.borrow_mut().push_back(Exit { pid, status });
                     self.exit_came.notify_one();
                 }
-                Ok((ToWorker::Launcher, Some(fd))) => self.succeed(fd),
+                Ok((ToWorker::Launcher { pid }, Some(fd))) => self.succeed(pid, fd),
                 // Nothing else is sent after READY.
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
@@ -285,11 +305,11 @@ impl Shared {
                 (ToWorker::Stage { name, at }, _) => handover.stages.push((name, at)),
                 (ToWorker::Listener { kind }, Some(fd)) => handover.listeners.push((kind, fd)),
                 (ToWorker::Stored { key }, Some(fd)) => _ = handover.stored.insert(Key(key), fd),
-                (ToWorker::Launcher, Some(fd)) => self.succeed(fd),
+                (ToWorker::Launcher { pid }, Some(fd)) => self.succeed(pid, fd),
                 (ToWorker::Records, fd) => handover.records = fd,
                 (ToWorker::Ready, _) => return Ok(handover),
                 // A descriptor that this process had no room for; its owner will miss it.
-                (ToWorker::Listener { .. } | ToWorker::Stored { .. } | ToWorker::Launcher, None) => {}
+                (ToWorker::Listener { .. } | ToWorker::Stored { .. } | ToWorker::Launcher { .. }, None) => {}
                 (ToWorker::Exit { pid, status }, _) => {
                     self.exits.borrow_mut().push_back(Exit { pid, status });
                 }
@@ -314,7 +334,9 @@ impl Shared {
         self.successor_came.notify_one();
     }
 
-    fn succeed(&self, fd: OwnedFd) {
+    fn succeed(&self, pid: i32, fd: OwnedFd) {
+        self.launcher_pid.set(pid);
+        self.launchers.set(self.launchers.get() + 1);
         // Registration fails only without a reactor or memory; the launch that needs it then times out.
         *self.successor.borrow_mut() = register(fd, Interest::READABLE | Interest::WRITABLE).ok();
         self.successor_came.notify_one();
@@ -482,7 +504,7 @@ mod tests {
             let (workers, own) = pair(SockFlag::empty());
             // As init does: the worker's end does not block.
             nix::fcntl::fcntl(&workers, nix::fcntl::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
-            self.say(&ToWorker::Launcher, Some(workers.as_fd()));
+            self.say(&ToWorker::Launcher { pid: 9 }, Some(workers.as_fd()));
             std::thread::spawn(move || {
                 let mut packet = [0; 16];
                 for _ in 0..answers {

@@ -35,7 +35,7 @@ use crate::{
     },
     port,
     rpc::{
-        Agent,
+        About, Agent,
         policy::Rules,
         server::{Options, Server},
     },
@@ -81,6 +81,10 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
     }
     let supervisor = Rc::new(supervisor);
     let raw = Rc::new(Waiting::default());
+    let state_dir = state_dir(&config, pid1);
+    let ready = state_dir.join("ready");
+    // An earlier worker's; it is true again in a moment.
+    let _none = std::fs::remove_file(&ready);
     let hotplug = Rc::new(Hotplug::new(Roots::default(), config.hotplug_timeout));
     let uevents = hotplug::Socket::open()?;
     if pid1 && let Err(error) = hotplug::memory::online_by_itself(&hotplug.roots.sys) {
@@ -90,10 +94,10 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         supervisor: Rc::clone(&supervisor),
         raw: Rc::clone(&raw),
         hotplug: Rc::clone(&hotplug),
-        state_dir: state_dir(&config, pid1),
+        state_dir,
         pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
         log: log.clone(),
-        named: logs,
+        named: logs.clone(),
     };
     slog::info!(log, "worker started"; "generation" => generation, "stored" => stored.len());
     let sandbox = Rc::new(Sandbox::new(parts).map_err(io::Error::other)?);
@@ -116,7 +120,8 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         }
     };
     let rules = rules(&config, pid1, &log)?;
-    let agent = Rc::new(Agent::new(sandbox, pid1, end).with_rules(rules));
+    let about = About { pid1, generation, log: logs.clone() };
+    let agent = Rc::new(Agent::new(sandbox, about, end).with_rules(rules));
     let options = Options { any_cid: config.any_cid, ..Options::default() };
     let server = Rc::new(Server::new(agent, options, log.clone()));
     let parts = Served { server, raw, readers, any_cid: config.any_cid, log: log.clone() };
@@ -128,6 +133,9 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
     }
     stages.push(("serving".to_owned(), now()));
     slog::info!(log, "serving"; "generation" => generation);
+    if let Err(error) = std::fs::write(&ready, notice(&stages)) {
+        slog::warn!(log, "cannot say that the agent serves"; "path" => %ready.display(), "error" => %error);
+    }
     if generation == 0 && config.ready_port != 0 {
         tell_host(config.ready_port, stages, log.clone());
     }
@@ -244,12 +252,16 @@ fn now() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Dials the host once and writes one line of JSON: that the agent serves, and when each stage of the boot was
-/// over. Whoever listens there need not poll; if nobody does, nothing is lost.
-fn tell_host(port: u32, stages: Vec<(String, u64)>, log: Logger) {
+/// One line of JSON: that the agent serves, and when each stage of the boot was over.
+fn notice(stages: &[(String, u64)]) -> String {
     let stages: Vec<_> =
         stages.iter().map(|(name, at)| serde_json::json!({ "name": name, "ns": at })).collect();
-    let line = format!("{}\n", serde_json::json!({ "event": "serving", "stages": stages }));
+    format!("{}\n", serde_json::json!({ "event": "serving", "stages": stages }))
+}
+
+/// Dials the host once and writes the notice. Whoever listens there need not poll; if nobody does, nothing is lost.
+fn tell_host(port: u32, stages: Vec<(String, u64)>, log: Logger) {
+    let line = notice(&stages);
     tokio::task::spawn_blocking(move || {
         let told = VsockStream::connect(&VsockAddr::new(VMADDR_CID_HOST, port)).and_then(|mut host| {
             host.set_write_timeout(Some(NOTICE))?;

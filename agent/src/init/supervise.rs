@@ -355,9 +355,10 @@ impl Init {
 
     fn start_launcher(&mut self) -> io::Result<()> {
         let (workers, launchers) = link_pair(SockFlag::empty())?;
-        self.launcher = Some(self.program.start("launcher", launchers)?);
+        let pid = self.program.start("launcher", launchers)?;
+        self.launcher = Some(pid);
         if let Some(worker) = self.worker.as_mut() {
-            worker.outbox.push_back((ToWorker::Launcher, Some(Rc::new(workers))));
+            worker.outbox.push_back((ToWorker::Launcher { pid }, Some(Rc::new(workers))));
         }
         Ok(())
     }

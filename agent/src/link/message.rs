@@ -89,7 +89,10 @@ pub enum ToWorker {
         key: u64,
     },
     /// A link to a new launcher comes with this; the one before is dead.
-    Launcher,
+    Launcher {
+        /// The process.
+        pid: i32,
+    },
     /// The reading end of the pipe that log readers are served from comes with this.
     Records,
     /// The hand-over is complete.
@@ -150,7 +153,7 @@ impl ToWorker {
             }
             Self::Listener { kind } => (3, listener_number(kind), 0),
             Self::Stored { key } => (4, 0, key),
-            Self::Launcher => (5, 0, 0),
+            Self::Launcher { pid } => (5, pid.cast_unsigned(), 0),
             Self::Ready => (6, 0, 0),
             Self::Exit { pid, status } => (7, pid.cast_unsigned(), u64::from(status.cast_unsigned())),
             Self::Records => (8, 0, 0),
@@ -166,7 +169,7 @@ impl ToWorker {
             (2, 0, at, name) => Some(Self::Stage { name: name.to_owned(), at }),
             (3, _, 0, "") => Some(Self::Listener { kind: listener(small)? }),
             (4, 0, key, "") => Some(Self::Stored { key }),
-            (5, 0, 0, "") => Some(Self::Launcher),
+            (5, _, 0, "") => Some(Self::Launcher { pid: process(small)? }),
             (6, 0, 0, "") => Some(Self::Ready),
             (7, _, _, "") => {
                 Some(Self::Exit { pid: process(small)?, status: u32::try_from(large).ok()?.cast_signed() })
@@ -229,7 +232,7 @@ mod tests {
             ToWorker::Listener { kind: ListenerKind::Log },
             ToWorker::Listener { kind: ListenerKind::Console },
             ToWorker::Stored { key: 7 },
-            ToWorker::Launcher,
+            ToWorker::Launcher { pid: 9 },
             ToWorker::Records,
             ToWorker::Ready,
             ToWorker::Exit { pid: 1, status: -1 },

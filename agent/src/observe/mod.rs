@@ -6,6 +6,8 @@
 //! reach the terminal that shows it.
 
 pub mod log;
+pub mod metrics;
+pub mod procfs;
 pub mod readers;
 pub mod record;
 pub mod sink;

@@ -19,6 +19,7 @@ use berth_protocols::oci as wire;
 use oci_spec::runtime::Spec;
 
 pub use process::process;
+pub use resources::resources;
 
 use parse::{non_empty, text};
 

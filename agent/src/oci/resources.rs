@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Converts limits and device rules.
-pub(super) fn resources(wire: wire::LinuxResources) -> Result<LinuxResources> {
+pub fn resources(wire: wire::LinuxResources) -> Result<LinuxResources> {
     let mut resources = LinuxResources::default();
     resources
         .set_devices(non_empty(wire.Devices.into_iter().map(device).collect::<Result<Vec<_>>>()?))

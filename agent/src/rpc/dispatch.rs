@@ -1,16 +1,17 @@
 //! The method table: `grpc.AgentService` and `grpc.Health` on top of the sandbox.
 
-use std::{future::Future, rc::Rc, time::Duration};
+use std::{cell::Cell, future::Future, rc::Rc, time::Duration};
 
 use protobuf::Message;
 
 use super::{
-    container,
+    calls::Calls,
+    container, control,
     envelope::Request,
     files, guest, hardware, health,
     inflight::Inflight,
     limits::METHOD_CAP,
-    network as network_calls,
+    memory, network as network_calls,
     policy::{self, Rules},
     process,
     reply::{Code, Reply, Status},
@@ -18,7 +19,15 @@ use super::{
     service::{Answer, Fate, Outcome, Running, Service},
     stdio, volumes,
 };
-use crate::{copy::Copier, network::Network, sandbox::Sandbox};
+use crate::{
+    copy::Copier,
+    network::Network,
+    observe::{
+        log::Log,
+        metrics::{Roles, Snapshot},
+    },
+    sandbox::Sandbox,
+};
 
 /// Parses a request, calls the sandbox, makes the reply.
 type Handler = fn(&Agent, &Method, &[u8]) -> Result<Outcome, Status>;
@@ -50,34 +59,34 @@ const AGENT: [Method; 42] = [
     served("CreateSandbox", sandbox_calls::create),
     served("DestroySandbox", sandbox_calls::destroy),
     served("ExecProcess", process::exec),
-    unsupported("GetDiagnosticData"),
+    served("GetDiagnosticData", control::diagnostics),
     served("GetGuestDetails", guest::details),
     served("GetIPTables", network_calls::get_iptables),
-    unsupported("GetMetrics"),
-    unsupported("GetOOMEvent"),
+    served("GetMetrics", guest::metrics),
+    served("GetOOMEvent", control::oom_event),
     served("GetVolumeStats", volumes::stats),
     served("ListInterfaces", network_calls::list_interfaces),
     served("ListRoutes", network_calls::list_routes),
-    unsupported("MemAgentCompactSet"),
-    unsupported("MemAgentMemcgSet"),
+    served("MemAgentCompactSet", memory::set_compact),
+    served("MemAgentMemcgSet", memory::set_memcg),
     served("MemHotplugByProbe", hardware::probe_memory),
     served("OnlineCPUMem", hardware::online),
-    unsupported("PauseContainer"),
+    served("PauseContainer", control::pause),
     served("ReadStderr", stdio::read_stderr),
     served("ReadStdout", stdio::read_stdout),
     served("RemoveContainer", container::remove),
     served("RemoveStaleVirtiofsShareMounts", volumes::touch_shared),
-    unsupported("ReseedRandomDev"),
+    served("ReseedRandomDev", guest::reseed),
     served("ResizeVolume", volumes::resize),
-    unsupported("ResumeContainer"),
-    unsupported("SetGuestDateTime"),
+    served("ResumeContainer", control::resume),
+    served("SetGuestDateTime", guest::set_date_time),
     served("SetIPTables", network_calls::set_iptables),
     served("SetPolicy", policy::set),
     served("SignalProcess", process::signal),
     served("StartContainer", container::start),
-    unsupported("StatsContainer"),
+    served("StatsContainer", control::stats),
     served("TtyWinResize", stdio::resize),
-    unsupported("UpdateContainer"),
+    served("UpdateContainer", control::update),
     served("UpdateEphemeralMounts", volumes::update_ephemeral),
     served("UpdateInterface", network_calls::update_interface),
     served("UpdateRoutes", network_calls::update_routes),
@@ -85,28 +94,43 @@ const AGENT: [Method; 42] = [
     served("WriteStdin", stdio::write_stdin),
 ];
 
+/// What the worker knows of itself and its guest from its start.
+#[derive(Debug)]
+pub struct About {
+    /// Whether init is process 1 of the machine.
+    pub pid1: bool,
+    /// Workers before this one.
+    pub generation: u32,
+    /// What it logs, and loses.
+    pub log: Log,
+}
+
 /// The service that hosts call.
 pub struct Agent {
     pub(super) sandbox: Rc<Sandbox>,
+    pub(super) about: About,
     pub(super) network: Rc<Network>,
     pub(super) copier: Rc<Copier>,
-    pub(super) pid1: bool,
     pub(super) end: Rc<dyn Fn()>,
     inflight: Rc<Inflight>,
+    calls: Rc<Calls>,
+    scrapes: Cell<u64>,
     rules: Rules,
 }
 
 impl Agent {
-    /// `pid1` is what GetGuestDetails says of init. `end` asks init to end the machine: it is called once
+    /// `end` asks init to end the machine: it is called once
     /// DestroySandbox has succeeded and its reply has left, or can no longer be sent.
-    pub fn new(sandbox: Rc<Sandbox>, pid1: bool, end: impl Fn() + 'static) -> Self {
+    pub fn new(sandbox: Rc<Sandbox>, about: About, end: impl Fn() + 'static) -> Self {
         Self {
             sandbox,
+            about,
             network: Rc::default(),
             copier: Rc::default(),
-            pid1,
             end: Rc::new(end),
             inflight: Rc::default(),
+            calls: Rc::default(),
+            scrapes: Cell::new(0),
             rules: Rules::default(),
         }
     }
@@ -114,6 +138,34 @@ impl Agent {
     /// The same, with rules over who may do what and when.
     pub fn with_rules(self, rules: Rules) -> Self {
         Self { rules, ..self }
+    }
+
+    /// Everything the worker counts.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.scrapes.set(self.scrapes.get() + 1);
+        let roles = Roles {
+            worker_restarts: self.about.generation.into(),
+            log_lines_dropped: self.about.log.lost(),
+            ..self.sandbox.roles()
+        };
+        let (census, calls) = (self.sandbox.census(), self.calls.told());
+        Snapshot { scrapes: self.scrapes.get(), census, roles, calls }
+    }
+
+    /// Has `handler` answer, and counts how that goes.
+    fn counted(&self, method: &'static Method, handler: Handler, body: &[u8]) -> Result<Outcome, Status> {
+        let mut ticket = self.calls.begin(method.name);
+        let outcome = handler(self, method, body);
+        match outcome {
+            Ok(Outcome::Later(running)) => {
+                let work = ticket.follow(running.work);
+                Ok(Outcome::Later(Running { work, ..running }))
+            }
+            done => {
+                ticket.ended(done.as_ref().err().map(|status| status.code));
+                done
+            }
+        }
     }
 
     /// A call that changes something: it runs to its end, and the same call made again meanwhile joins it.
@@ -131,7 +183,7 @@ impl Agent {
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Agent").field("pid1", &self.pid1).finish_non_exhaustive()
+        f.debug_struct("Agent").field("about", &self.about).finish_non_exhaustive()
     }
 }
 
@@ -178,13 +230,13 @@ impl Service for Agent {
         let gate = if request.service == "grpc.Health" { None } else { self.rules.gate(request) };
         match gate {
             Some(gate) => Ok(Outcome::Gated(gate)),
-            None => handler(self, method, request.payload),
+            None => self.counted(method, handler, request.payload),
         }
     }
 
     fn permitted(&self, request: &Request<'_>) -> Result<Outcome, Status> {
         let (method, handler) = route(request.service, request.method)?;
-        handler(self, method, request.payload)
+        self.counted(method, handler, request.payload)
     }
 }
 

@@ -2,15 +2,23 @@
 
 use std::{fs, io, path::Path};
 
-use berth_protocols::agent::{AgentDetails, GuestDetailsRequest, GuestDetailsResponse};
+use berth_protocols::agent::{
+    AgentDetails, GetMetricsRequest, GuestDetailsRequest, GuestDetailsResponse, Metrics,
+    ReseedRandomDevRequest, SetGuestDateTimeRequest,
+};
 
 use super::{
     decode::decode,
-    dispatch::{Agent, Method, encode},
-    reply::{Code, Status},
+    dispatch::{Agent, Method, detached, encode, tied},
+    limits::METHOD_CAP,
+    reply::{Code, Reply, Status},
     service::Outcome,
 };
 use crate::{device, storage};
+use crate::{
+    guest::{blocking, clock, entropy},
+    observe::metrics,
+};
 
 const BLOCK_SIZE: &str = "/sys/devices/system/memory/block_size_bytes";
 const PROBE: &str = "/sys/devices/system/memory/probe";
@@ -26,7 +34,7 @@ pub(super) fn details(agent: &Agent, _: &Method, body: &[u8]) -> Result<Outcome,
     }
     reply.agent_details = Some(AgentDetails {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        init_daemon: agent.pid1,
+        init_daemon: agent.about.pid1,
         supports_seccomp: true,
         device_handlers: device::handler_names().map(str::to_owned).collect(),
         storage_handlers: storage::driver_names().map(str::to_owned).collect(),
@@ -49,6 +57,30 @@ fn memory_block_size(path: &Path) -> Result<u64, Status> {
     u64::from_str_radix(text.trim(), 16).map_err(|_| {
         Status::new(Code::Internal, format_args!("{} is not a number: {text:?}", path.display()))
     })
+}
+
+pub(super) fn metrics(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outcome, Status> {
+    let _: GetMetricsRequest = decode(body)?;
+    let snapshot = agent.snapshot();
+    tied(method, async move {
+        let metrics = blocking(move || Ok(metrics::render(&snapshot))).await?;
+        encode(&Metrics { metrics, ..Default::default() })
+    })
+}
+
+pub(super) fn reseed(_: &Agent, method: &Method, body: &[u8]) -> Result<Outcome, Status> {
+    let request: ReseedRandomDevRequest = decode(body)?;
+    detached(method, Some(METHOD_CAP), async move {
+        blocking(move || entropy::add(&request.data)).await?;
+        Ok(Reply::empty())
+    })
+}
+
+/// Set where it is asked, not on the pool: the time is right only now.
+pub(super) fn set_date_time(_: &Agent, _: &Method, body: &[u8]) -> Result<Outcome, Status> {
+    let request: SetGuestDateTimeRequest = decode(body)?;
+    clock::set(request.Sec, request.Usec)?;
+    Ok(Outcome::Now(Reply::empty()))
 }
 
 #[cfg(test)]

@@ -11,11 +11,15 @@ use super::{
     service::Outcome,
 };
 
-/// Being able to answer is being healthy: everything that could hang has a task of its own.
-pub(super) fn check(_: &Agent, _: &Method, body: &[u8]) -> Result<Outcome, Status> {
+/// Says SERVING when a container could be made and its end be told. The service's name is ignored: there is one
+/// answer for all.
+pub(super) fn check(agent: &Agent, _: &Method, body: &[u8]) -> Result<Outcome, Status> {
     let _: CheckRequest = decode(body)?;
-    let serving = HealthCheckResponse { status: ServingStatus::SERVING.into(), ..Default::default() };
-    Ok(Outcome::Now(encode(&serving)?))
+    let status = match agent.sandbox.ailment() {
+        None => ServingStatus::SERVING,
+        Some(_) => ServingStatus::NOT_SERVING,
+    };
+    Ok(Outcome::Now(encode(&HealthCheckResponse { status: status.into(), ..Default::default() })?))
 }
 
 pub(super) fn version(_: &Agent, _: &Method, body: &[u8]) -> Result<Outcome, Status> {

@@ -5,11 +5,13 @@ use std::{
     cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
     rc::Rc,
+    time::Instant,
 };
 
 use slog::{Logger, error};
 
 use super::{
+    breaker::Breaker,
     budget::Budget,
     envelope::Request,
     limits::Limits,
@@ -25,6 +27,7 @@ pub(super) struct Hub {
     pub(super) connections: Cell<usize>,
     pending: Cell<usize>,
     panics: Cell<u64>,
+    breaker: Breaker,
 }
 
 impl Hub {
@@ -37,11 +40,21 @@ impl Hub {
             connections: Cell::new(0),
             pending: Cell::new(0),
             panics: Cell::new(0),
+            breaker: Breaker::default(),
         }
     }
 
-    /// Hands a request to the service. A panic there is an answer like any other.
+    /// Hands a request to the service. A panic there is an answer like any other; a method that panics too often
+    /// is not asked for a while.
     pub(super) fn call(&self, request: &Request<'_>) -> Result<Outcome, Status> {
+        if let Some(left) = self.breaker.open_for(request.method, Instant::now()) {
+            let text = format_args!(
+                "{} failed too often by an error in the agent itself; it is served again in {} s",
+                request.method,
+                left.as_secs() + 1
+            );
+            return Err(Status::new(Code::Unavailable, text));
+        }
         let outcome = self.guarded(request.method, || self.service.call(request))?;
         if matches!(outcome, Outcome::Later(_) | Outcome::Gated(_))
             && self.pending.get() >= self.limits.pending_calls
@@ -69,6 +82,7 @@ impl Hub {
     /// Logs a panic under an id, and gives the answer that names it. What the panic says stays in the guest.
     pub(super) fn panicked(&self, method: &str, panic: &(dyn Any + Send)) -> Status {
         self.panics.update(|count| count + 1);
+        self.breaker.panicked(method, Instant::now());
         let id = format!("P{:04}", self.panics.get());
         let text = panic
             .downcast_ref::<String>()

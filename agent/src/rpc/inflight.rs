@@ -2,14 +2,16 @@
 //!
 //! A host that lost its connection, or its patience, asks again. The same request (same method, same bytes,
 //! hence the same ids) then joins the call that runs, instead of being carried out twice or being told that
-//! the id exists; both get the one result.
+//! the id exists; both get the one result. A result that reached none of them is kept for the next
+//! ([`unheard`](super::unheard)).
 
 use std::{
-    cell::{OnceCell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     collections::{HashMap, hash_map::RandomState},
-    future::Future,
+    future::{Future, ready},
     hash::BuildHasher,
     rc::Rc,
+    time::Instant,
 };
 
 use tokio::sync::Notify;
@@ -17,21 +19,24 @@ use tokio::sync::Notify;
 use super::{
     reply::{Code, Reply, Status},
     service::{Answer, Work},
+    unheard::{self, Subject, Unheard},
 };
 
 /// What makes two requests the same. The bytes are kept as a keyed 64-bit hash and a length: among 16,384
 /// pending calls two different requests collide once in 10^11 times, and keeping them would double the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    method: &'static str,
-    length: usize,
-    hash: u64,
+pub(super) struct Key {
+    pub(super) method: &'static str,
+    pub(super) length: usize,
+    pub(super) hash: u64,
 }
 
 #[derive(Default)]
 struct Slot {
     answer: OnceCell<Result<Vec<u8>, Status>>,
     done: Notify,
+    /// Somebody has the answer.
+    told: Cell<bool>,
 }
 
 /// The table of running calls.
@@ -39,6 +44,7 @@ struct Slot {
 pub(super) struct Inflight {
     calls: RefCell<HashMap<Key, Rc<Slot>>>,
     hasher: RandomState,
+    unheard: Unheard,
 }
 
 impl Inflight {
@@ -49,21 +55,36 @@ impl Inflight {
         F: Future<Output = Answer> + 'static,
     {
         let key = Key { method, length: body.len(), hash: self.hasher.hash_one(body) };
+        let subject = unheard::subject(method, body);
         if let Some(slot) = self.calls.borrow().get(&key) {
-            return (Box::pin(wait(slot.clone())), false);
+            return (Box::pin(wait(self.clone(), key, subject, slot.clone())), false);
+        }
+        if let Some(reply) =
+            subject.as_ref().and_then(|subject| self.unheard.take(subject, key, Instant::now()))
+        {
+            let receipt = Receipt::new(self.clone(), key, subject, Rc::default(), reply);
+            return (Box::pin(ready(Ok(receipt.into_reply()))), false);
         }
         let slot = Rc::<Slot>::default();
         self.calls.borrow_mut().insert(key, slot.clone());
-        let entry = Entry { table: self.clone(), key, slot };
+        let entry = Entry { table: self.clone(), key, subject, slot };
         (Box::pin(async move { entry.finish(first.await) }), true)
     }
 }
 
-async fn wait(slot: Rc<Slot>) -> Answer {
+async fn wait(table: Rc<Inflight>, key: Key, subject: Option<Subject>, slot: Rc<Slot>) -> Answer {
     loop {
         let done = slot.done.notified();
         if let Some(answer) = slot.answer.get() {
-            return answer.clone().map(Reply::message);
+            let told = Rc::clone(&slot);
+            return answer.clone().map(|reply| {
+                Reply::told(reply, move || {
+                    told.told.set(true);
+                    // The first caller may have been given up already.
+                    let _heard =
+                        subject.and_then(|subject| table.unheard.take(&subject, key, Instant::now()));
+                })
+            });
         }
         done.await;
     }
@@ -74,6 +95,7 @@ async fn wait(slot: Rc<Slot>) -> Answer {
 struct Entry {
     table: Rc<Inflight>,
     key: Key,
+    subject: Option<Subject>,
     slot: Rc<Slot>,
 }
 
@@ -81,7 +103,41 @@ impl Entry {
     fn finish(self, answer: Answer) -> Answer {
         let shared = answer.as_ref().map(Reply::to_vec).map_err(Status::clone);
         let _ = self.slot.answer.set(shared);
-        answer
+        let reply = answer?;
+        if self.subject.is_none() || !reply.is_plain() {
+            return Ok(reply);
+        }
+        let subject = self.subject.clone();
+        Ok(Receipt::new(self.table.clone(), self.key, subject, self.slot.clone(), reply.to_vec())
+            .into_reply())
+    }
+}
+
+/// A reply on its way: kept for the next caller if it reaches nobody.
+struct Receipt {
+    table: Rc<Inflight>,
+    key: Key,
+    subject: Option<Subject>,
+    slot: Rc<Slot>,
+    reply: Vec<u8>,
+}
+
+impl Receipt {
+    fn new(table: Rc<Inflight>, key: Key, subject: Option<Subject>, slot: Rc<Slot>, reply: Vec<u8>) -> Self {
+        Self { table, key, subject, slot, reply }
+    }
+
+    fn into_reply(self) -> Reply {
+        let bytes = self.reply.clone();
+        Reply::told(bytes, move || self.slot.told.set(true))
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        if let Some(subject) = self.subject.take().filter(|_| !self.slot.told.get()) {
+            self.table.unheard.keep(subject, self.key, std::mem::take(&mut self.reply), Instant::now());
+        }
     }
 }
 

@@ -4,10 +4,13 @@
 //! longer than a frame; all they know of a service is [`service::Service`]. Every number they keep to is in
 //! [`limits`]. `docs/protocol.md` says what is on the wire and why this server is not the ttrpc crate's.
 
+mod breaker;
 mod budget;
 mod call;
+mod calls;
 mod connection;
 mod container;
+mod control;
 mod decode;
 mod dispatch;
 pub mod envelope;
@@ -21,6 +24,7 @@ mod ids;
 mod inflight;
 mod input;
 pub mod limits;
+mod memory;
 mod network;
 mod output;
 pub mod policy;
@@ -30,11 +34,13 @@ mod sandbox;
 pub mod server;
 pub mod service;
 mod shapes;
+mod stats;
 mod status;
 mod stdio;
 mod storages;
+mod unheard;
 mod volumes;
 mod watch;
 pub mod wire;
 
-pub use dispatch::Agent;
+pub use dispatch::{About, Agent};

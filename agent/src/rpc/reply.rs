@@ -122,7 +122,17 @@ impl Reply {
 
     /// A message without fields that runs `then` once it is in the peer's socket.
     pub fn after_sent(then: impl FnOnce() + 'static) -> Self {
-        Self { prefix: Prefix::default(), body: Body::Leased(Box::new(AfterSent(then))) }
+        Self::told(Vec::new(), then)
+    }
+
+    /// An encoded message that runs `then` once it is in the peer's socket.
+    pub(super) fn told(bytes: Vec<u8>, then: impl FnOnce() + 'static) -> Self {
+        Self { prefix: Prefix::default(), body: Body::Leased(Box::new(Told { bytes, then })) }
+    }
+
+    /// Whether nobody waits to hear that it was sent.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.body, Body::Owned(_))
     }
 
     /// Bytes of the encoded message.
@@ -142,15 +152,18 @@ impl fmt::Debug for Reply {
     }
 }
 
-struct AfterSent<F>(F);
+struct Told<F> {
+    bytes: Vec<u8>,
+    then: F,
+}
 
-impl<F: FnOnce()> Lease for AfterSent<F> {
+impl<F: FnOnce()> Lease for Told<F> {
     fn bytes(&self) -> &[u8] {
-        &[]
+        &self.bytes
     }
 
     fn sent(self: Box<Self>) {
-        (self.0)()
+        (self.then)()
     }
 }
 

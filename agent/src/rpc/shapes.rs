@@ -42,6 +42,17 @@ requests! {
     agent::ReadStreamRequest = flat(3);
     agent::CloseStdinRequest = flat(2);
     agent::TtyWinResizeRequest = flat(4);
+    agent::UpdateContainerRequest = UPDATE_CONTAINER;
+    agent::PauseContainerRequest = flat(1);
+    agent::ResumeContainerRequest = flat(1);
+    agent::StatsContainerRequest = flat(1);
+    agent::GetOOMEventRequest = flat(0);
+    agent::GetDiagnosticDataRequest = flat(2);
+    agent::GetMetricsRequest = flat(0);
+    agent::ReseedRandomDevRequest = flat(2);
+    agent::SetGuestDateTimeRequest = flat(2);
+    agent::MemAgentMemcgConfig = flat(7);
+    agent::MemAgentCompactConfig = flat(8);
     agent::OnlineCPUMemRequest = flat(3);
     agent::MemHotplugByProbeRequest = Shape { last: 1, fields: &[(1, Packed)] };
     agent::VolumeStatsRequest = flat(1);
@@ -93,6 +104,7 @@ const EXEC_PROCESS: Shape = Shape {
     fields: &[(3, message::<agent::StringUser>(&flat(3))), (4, message::<oci::Process>(&PROCESS))],
 };
 
+const UPDATE_CONTAINER: Shape = Shape { last: 2, fields: &[(2, message::<oci::LinuxResources>(&RESOURCES))] };
 const UPDATE_INTERFACE: Shape = Shape { last: 1, fields: &[(1, message::<types::Interface>(&INTERFACE))] };
 const INTERFACE: Shape = Shape { last: 8, fields: &[(3, message::<types::IPAddress>(&flat(3)))] };
 

@@ -9,8 +9,8 @@ use nix::errno::Errno;
 
 use super::reply::{Code, Status};
 use crate::{
-    copy, device::DeviceError, hotplug::HotplugError, network, oci, sandbox::Error, storage::StorageError,
-    supervisor::LaunchError, swap,
+    copy, device::DeviceError, guest, hotplug::HotplugError, network, oci, sandbox::Error,
+    storage::StorageError, supervisor::LaunchError, swap,
 };
 
 impl From<Error> for Status {
@@ -22,6 +22,17 @@ impl From<Error> for Status {
 impl From<oci::Error> for Status {
     fn from(error: oci::Error) -> Self {
         Self::invalid(error)
+    }
+}
+
+impl From<guest::Error> for Status {
+    fn from(error: guest::Error) -> Self {
+        let code = match &error {
+            guest::Error::Invalid(_) => Code::InvalidArgument,
+            guest::Error::Unsupported { .. } => Code::FailedPrecondition,
+            guest::Error::Io { source, .. } => system_code(source),
+        };
+        Self::new(code, error)
     }
 }
 
@@ -86,7 +97,11 @@ fn code(error: &Error) -> Code {
         Error::Storage(error) => storage_code(error),
         Error::Device(DeviceError::Invalid { .. }) => Code::InvalidArgument,
         Error::Device(DeviceError::Missing(error)) | Error::Hotplug(error) => hotplug_code(error),
-        Error::Cgroup(_) | Error::Hook(_) | Error::Died { .. } | Error::Timeout { .. } => Code::Internal,
+        Error::Cgroup(_)
+        | Error::EventsEnded
+        | Error::Hook(_)
+        | Error::Died { .. }
+        | Error::Timeout { .. } => Code::Internal,
         Error::NoTty => Code::Unavailable,
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use super::{
     Error, Result,
     latch::Latch,
+    oom::OomWatch,
     process::Process,
     state::{Event, State},
 };
@@ -25,6 +26,9 @@ use crate::device::PciAddresses;
 
 /// The longest id: a file name with room for a suffix.
 const MAX_ID: usize = 200;
+
+/// Execs of one container that can be in the making at once; a pause takes all of it.
+pub(crate) const SETUPS: u32 = 1 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -48,6 +52,14 @@ pub(crate) struct Container {
     pub(crate) created: Latch<bool>,
     /// One removal at a time; the others wait for it and find the container gone.
     pub(crate) removal: Semaphore,
+    /// One pause or resume at a time.
+    pub(crate) steering: Semaphore,
+    /// Held by each exec until its program runs; see [`SETUPS`].
+    pub(crate) setups: Semaphore,
+    /// OOM kills that a host was told of.
+    pub(crate) oom_told: Cell<u64>,
+    /// Until it is taken down.
+    pub(crate) oom_watch: RefCell<Option<OomWatch>>,
 }
 
 impl Container {
@@ -71,6 +83,10 @@ impl Container {
             execs: RefCell::default(),
             created: Latch::new(),
             removal: Semaphore::new(1),
+            steering: Semaphore::new(1),
+            setups: Semaphore::new(SETUPS as usize),
+            oom_told: Cell::new(0),
+            oom_watch: RefCell::new(None),
         })
     }
 

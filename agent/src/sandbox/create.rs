@@ -13,7 +13,7 @@ use std::{
 
 use oci_spec::runtime::{ContainerState, Spec};
 use rustjail::{
-    cgroup::{Cgroup, CgroupPath, Hierarchies},
+    cgroup::{Cgroup, CgroupPath, Hierarchies, OomEvents},
     compile::{self, ContainerRequest, NamespaceKind, Stdio},
     hooks::Kind,
     launch::Launch,
@@ -26,6 +26,7 @@ use super::{
     error::failed_to,
     launch::{TheirEnds, Waits},
     namespaces::own_pid_namespace,
+    oom::Look,
     process::Process,
     state::{Event, State},
     streams::Sockets,
@@ -120,6 +121,7 @@ impl Core {
         let id = container.id.clone();
         let made = blocking(move || Ok(prepare(&id, &bundle, &spec, &hierarchies, &path, ends))).await?;
         *container.cgroup.borrow_mut() = made.cgroup;
+        self.follow_oom(container, made.oom, Look::Later);
         let launch = made.launch?;
         if container.state() != State::Creating {
             return Err(container.wrong_state("create"));
@@ -195,6 +197,7 @@ struct Ends {
 /// A cgroup that was made has to be known, and be undone, even if what came after it failed.
 struct Prepared {
     cgroup: Option<Arc<Cgroup>>,
+    oom: Result<Option<OomEvents>>,
     launch: Result<Launch>,
 }
 
@@ -213,7 +216,7 @@ fn prepare(
         .and_then(|()| Ok(Cgroup::create(hierarchies, cgroup, resources)?));
     let cgroup = match made {
         Ok(cgroup) => Arc::new(cgroup),
-        Err(error) => return Prepared { cgroup: None, launch: Err(error) },
+        Err(error) => return Prepared { cgroup: None, oom: Ok(None), launch: Err(error) },
     };
     let launch = cgroup.placement().map_err(Error::from).and_then(|placement| {
         let placement = Some(placement);
@@ -221,7 +224,8 @@ fn prepare(
         let request = ContainerRequest { id, spec, bundle, stdio, join, placement, resctrl, sync };
         Ok(compile::container(request)?)
     });
-    Prepared { cgroup: Some(cgroup), launch }
+    let oom = cgroup.oom_events(0).map_err(Error::from);
+    Prepared { cgroup: Some(cgroup), oom, launch }
 }
 
 fn write_bundle(bundle: &Path, spec: &Spec) -> io::Result<()> {

@@ -36,6 +36,7 @@ impl Core {
         }
         first?;
         self.storages.release_all().await?;
+        self.oom.close();
         let sandbox = self.sandbox.borrow().clone();
         let Some(sandbox) = sandbox else { return Ok(()) };
         self.let_go(&sandbox).await?;

@@ -97,6 +97,9 @@ pub enum Error {
     /// The call needs a sandbox and there is none, or it is being destroyed.
     #[error("the sandbox is {0}")]
     Sandbox(&'static str),
+    /// Who waits for OOM kills waits for nothing.
+    #[error("no OOM event is to come: the sandbox is destroyed")]
+    EventsEnded,
     /// The process ended before its program was reached, without saying why.
     #[error("process {exec_id:?} ended with status {status} before its program ran; was it killed?")]
     Died {

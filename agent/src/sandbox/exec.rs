@@ -24,6 +24,9 @@ impl Core {
         if container.process(&exec_id).is_ok() {
             return Err(Error::Exists { kind: "exec", id: exec_id });
         }
+        let Ok(_setup) = container.setups.try_acquire() else {
+            return Err(container.wrong_state("execute a process in"));
+        };
         if let Some(environment) = wanted.env_mut() {
             environment::rewrite(environment, &container.pci.borrow());
         }

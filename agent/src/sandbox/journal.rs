@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     container::Container,
+    memory::Settings,
     process::{Keys, Process, Raw},
     state::State,
 };
@@ -34,6 +35,9 @@ pub(crate) struct ContainerRecord {
     pub(crate) pci: PciAddresses,
     pub(crate) init: ProcessRecord,
     pub(crate) execs: Vec<ProcessRecord>,
+    /// OOM kills a host was told of.
+    #[serde(default)]
+    pub(crate) oom_told: u64,
 }
 
 /// A process as it is written down.
@@ -83,6 +87,7 @@ impl From<&Container> for ContainerRecord {
             pci: container.pci.borrow().clone(),
             init: ProcessRecord::from(&*container.init),
             execs: container.execs.borrow().values().map(|process| ProcessRecord::from(&**process)).collect(),
+            oom_told: container.oom_told.get(),
         }
     }
 }
@@ -142,6 +147,15 @@ impl Journal {
 
     pub(crate) fn remove_sandbox(&self) -> io::Result<()> {
         remove(&self.sandbox_file())
+    }
+
+    pub(crate) fn write_memory(&self, settings: &Settings) -> io::Result<()> {
+        self.replace(&self.root.join("memory.json"), &Settings { version: VERSION, ..*settings })
+    }
+
+    /// `None` if there is nothing that can be read: the defaults are as good.
+    pub(crate) fn read_memory(&self) -> Option<Settings> {
+        read(&self.root.join("memory.json")).ok()
     }
 
     /// Everything that was written down, and what could not be read.

@@ -14,21 +14,28 @@ use std::{
     rc::Rc,
 };
 
-use oci_spec::runtime::{Process, Spec};
+use oci_spec::runtime::{LinuxResources, Process, Spec};
 use rustjail::cgroup::Hierarchies;
 
 use crate::{
     device::Device,
+    guest::{
+        self,
+        memory::settings::{Compact, Reclaim},
+    },
     hotplug::Hotplug,
     observe::log::Log,
+    observe::metrics::{Census, Roles},
     stdio::{peek::Peeker, raw::Waiting},
     storage::{Storage, Storages, volume::Usage},
     supervisor::{Key, Supervisor},
 };
 
+mod census;
 mod container;
 mod create;
 mod destroy;
+mod diagnostics;
 mod dns;
 pub mod error;
 mod exec;
@@ -38,10 +45,14 @@ mod hooks;
 mod journal;
 mod latch;
 mod launch;
+mod memory;
 mod namespaces;
+mod oom;
+mod pause;
 mod process;
 mod recover;
 mod remove;
+mod resources;
 mod setup;
 mod signal;
 mod start;
@@ -50,12 +61,17 @@ mod streams;
 mod wait;
 
 pub use error::Error;
+pub use oom::OomEvent;
+pub use resources::ContainerStats;
 
+use census::Moved;
 use container::Container;
 use error::failed_to;
 use exits::Exits;
 use journal::{Journal, SandboxRecord};
+use memory::MemoryAgent;
 use namespaces::Shared;
+use oom::OomQueue;
 
 /// The result of every call on the sandbox.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -178,10 +194,15 @@ struct Core {
     peeker: Rc<Peeker>,
     pipe_size: Option<u32>,
     journal: Journal,
+    /// The last time it was to be written.
+    journal_fails: Cell<bool>,
     hierarchies: Hierarchies,
     hotplug: Rc<Hotplug>,
     storages: Storages,
     exits: Exits,
+    oom: OomQueue,
+    memory: MemoryAgent,
+    moved: Moved,
     last_key: Cell<u64>,
     phase: Cell<Phase>,
     sandbox: RefCell<Option<SandboxRecord>>,
@@ -205,6 +226,7 @@ impl Core {
             return Ok(());
         }
         let written = self.journal.write_container(container);
+        self.journal_fails.set(written.is_err());
         written.map_err(failed_to(|| format!("write the journal of container {:?}", container.id))).inspect_err(
             |error| slog::error!(self.log, "journal not written"; "container" => &container.id, "error" => %error),
         )
@@ -251,10 +273,14 @@ impl Sandbox {
             peeker: Rc::new(peeker),
             pipe_size,
             journal,
+            journal_fails: Cell::new(false),
             hierarchies,
             hotplug,
             storages,
             exits: Exits::default(),
+            oom: OomQueue::default(),
+            memory: MemoryAgent::default(),
+            moved: Moved::default(),
             last_key: Cell::new(0),
             phase: Cell::new(Phase::Absent),
             sandbox: RefCell::new(None),
@@ -266,6 +292,7 @@ impl Sandbox {
 
     /// Takes over what earlier workers left: their journal, and the descriptors init held for them.
     pub async fn recover(&self, stored: HashMap<Key, OwnedFd>) -> Result<()> {
+        self.core.start_memory_agent();
         self.core.recover(stored).await
     }
 
@@ -302,6 +329,61 @@ impl Sandbox {
     /// Adds a process to a running container; returns when execve has succeeded or failed.
     pub async fn exec_process(&self, request: ExecRequest) -> Result<()> {
         self.core.exec_process(request).await
+    }
+
+    /// Changes a container's limits.
+    pub async fn update_container(&self, id: &str, resources: Option<LinuxResources>) -> Result<()> {
+        self.core.update_container(id, resources).await
+    }
+
+    /// Freezes a running container.
+    pub async fn pause_container(&self, id: &str) -> Result<()> {
+        self.core.pause_container(id).await
+    }
+
+    /// Lets a paused container go on.
+    pub async fn resume_container(&self, id: &str) -> Result<()> {
+        self.core.resume_container(id).await
+    }
+
+    /// What a container has used.
+    pub async fn stats_container(&self, id: &str) -> Result<ContainerStats> {
+        self.core.stats_container(id).await
+    }
+
+    /// The head of a container's termination message.
+    pub async fn termination_log(&self, id: &str) -> Result<String> {
+        self.core.termination_log(id).await
+    }
+
+    /// Waits for an OOM kill that nobody was told of.
+    pub async fn next_oom_event(&self) -> Result<OomEvent> {
+        self.core.next_oom_event().await
+    }
+
+    /// Changes how cold memory is taken back from containers.
+    pub async fn set_reclaim(&self, change: impl Fn(Reclaim) -> Reclaim) -> guest::Result<()> {
+        self.core.set_reclaim(change).await
+    }
+
+    /// Changes how free memory is put together.
+    pub async fn set_compact(&self, change: impl Fn(Compact) -> Compact) -> guest::Result<()> {
+        self.core.set_compact(change).await
+    }
+
+    /// What keeps it from serving, if anything does.
+    pub fn ailment(&self) -> Option<&'static str> {
+        self.core.ailment()
+    }
+
+    /// What there is, in numbers.
+    pub fn census(&self) -> Census {
+        self.core.census()
+    }
+
+    /// The processes the agent consists of, as far as the link to init tells.
+    pub fn roles(&self) -> Roles {
+        self.core.roles()
     }
 
     /// Signals one process, or with SIGKILL and no exec id every process of the container.

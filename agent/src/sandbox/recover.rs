@@ -110,6 +110,7 @@ impl Core {
         let container = Container::new(id, state, spec, path.clone(), record.defines_pidns, Rc::clone(&init));
         *container.pci.borrow_mut() = record.pci.clone();
         container.created.set(!half_made);
+        container.oom_told.set(record.oom_told);
         *container.cgroup.borrow_mut() = self.open_cgroup(&record.id, &path, half_made).await;
         self.table.borrow_mut().insert(record.id.clone(), Rc::clone(&container));
         self.adopt_process(&container, &init, stored);
@@ -118,6 +119,8 @@ impl Core {
             container.execs.borrow_mut().insert(exec.exec_id.clone(), Rc::clone(&process));
             self.adopt_process(&container, &process, stored);
         }
+        self.settle_pause(&container).await;
+        self.watch_oom(&container).await;
         slog::info!(self.log, "container adopted"; "container" => &record.id, "state" => %state);
 
         let core = Rc::clone(self);

@@ -79,6 +79,7 @@ impl Core {
         self.journal
             .remove_container(&container.id)
             .map_err(failed_to(|| format!("remove the journal of container {:?}", container.id)))?;
+        container.end_oom_watch();
         self.table.borrow_mut().remove(&container.id);
         slog::info!(self.log, "container removed"; "container" => &container.id);
         Ok(())
@@ -86,22 +87,23 @@ impl Core {
 
     /// The usual end, in one turn of the pool: its processes exited by themselves and left none behind, so its
     /// cgroup and files can go. False if anything is left, for whatever reason.
-    async fn is_over(&self, container: &Container) -> bool {
+    async fn is_over(&self, container: &Rc<Container>) -> bool {
         let exited = |process: &Rc<Process>| process.pid.get() == 0 || process.exit.get().is_some();
         let Some(cgroup) = container.cgroup().filter(|_| container.processes().iter().all(exited)) else {
             return false;
         };
         let bundle = self.journal.bundle(&container.id);
-        blocking(move || {
+        let oom = container.last_oom_look();
+        let (over, kills) = blocking(move || {
             let over = !cgroup.populated()?;
-            if over {
-                cgroup.delete()?;
-                remove_bundle(bundle)?;
-            }
-            Ok(over)
+            let kills = oom.map_or(0, |oom| oom.look());
+            let deleted = over && cgroup.delete().is_ok() && remove_bundle(bundle).is_ok();
+            Ok((deleted, kills))
         })
         .await
-        .unwrap_or(false)
+        .unwrap_or_default();
+        self.oom_killed(container, kills);
+        over
     }
 
     async fn end_processes(&self, container: &Container) -> Result<()> {
@@ -124,15 +126,20 @@ impl Core {
         failures.into_iter().collect()
     }
 
-    async fn delete_files(&self, container: &Container) -> Result<()> {
+    async fn delete_files(&self, container: &Rc<Container>) -> Result<()> {
         let cgroup = container.cgroup();
         let bundle = self.journal.bundle(&container.id);
-        blocking(move || {
+        let oom = container.last_oom_look();
+        let (kills, deleted) = blocking(move || {
+            // The count goes with the group.
+            let kills = oom.map_or(0, |oom| oom.look());
             let deleted = cgroup.map_or(Ok(()), |cgroup| cgroup.delete());
             remove_bundle(bundle)?;
-            Ok(deleted?)
+            Ok((kills, deleted))
         })
-        .await
+        .await?;
+        self.oom_killed(container, kills);
+        Ok(deleted?)
     }
 }
 

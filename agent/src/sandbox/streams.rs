@@ -7,6 +7,7 @@ use std::{io, os::fd::OwnedFd, rc::Rc};
 
 use super::{
     Core, Error, Output as Which, Result, StdioPorts,
+    census::add,
     container::Container,
     error::failed_to,
     process::{Held, Process, Raw},
@@ -88,7 +89,13 @@ impl Core {
         match (ends.stdin, sockets.stdin) {
             (Some(pipe), Some(socket)) => {
                 let held = [Held::Stdin, Held::RawStdin];
-                self.pump(container, process, held, pump::input(socket, pipe), false);
+                self.pump(
+                    container,
+                    process,
+                    held,
+                    pump::input(socket, pipe, Rc::clone(&self.moved.stdin)),
+                    false,
+                );
             }
             (Some(pipe), None) if !process.raw.stdin => {
                 *streams.stdin.borrow_mut() = Some(Input::pipe(pipe)?)
@@ -102,6 +109,7 @@ impl Core {
                 process.raw.stdout,
                 &streams.stdout,
                 [Held::Stdout, Held::RawStdout],
+                &self.moved.stdout,
             ),
             (
                 ends.stderr,
@@ -109,12 +117,13 @@ impl Core {
                 process.raw.stderr,
                 &streams.stderr,
                 [Held::Stderr, Held::RawStderr],
+                &self.moved.stderr,
             ),
         ];
-        for (pipe, socket, raw, stream, held) in outputs {
+        for (pipe, socket, raw, stream, held, moved) in outputs {
             match (pipe, socket) {
                 (Some(pipe), Some(socket)) => {
-                    self.pump(container, process, held, pump::output(pipe, socket), true);
+                    self.pump(container, process, held, pump::output(pipe, socket, Rc::clone(moved)), true);
                 }
                 (Some(pipe), None) if !raw => {
                     *stream.borrow_mut() = Some(Output::pipe(pipe, Rc::clone(&self.peeker))?);
@@ -139,12 +148,14 @@ impl Core {
         let output = Output::terminal(Rc::clone(&master));
         *streams.terminal.borrow_mut() = Some(master);
         if let Some(socket) = sockets.stdin {
-            self.pump(container, process, [Held::RawStdin; 2], pump::terminal_input(socket, input), false);
+            let pump = pump::terminal_input(socket, input, Rc::clone(&self.moved.stdin));
+            self.pump(container, process, [Held::RawStdin; 2], pump, false);
         } else if !process.raw.stdin {
             *streams.stdin.borrow_mut() = Some(input);
         }
         if let Some(socket) = sockets.stdout {
-            self.pump(container, process, [Held::RawStdout; 2], pump::terminal_output(output, socket), true);
+            let pump = pump::terminal_output(output, socket, Rc::clone(&self.moved.stdout));
+            self.pump(container, process, [Held::RawStdout; 2], pump, true);
         } else if !process.raw.stdout {
             *streams.stdout.borrow_mut() = Some(Rc::clone(&output));
             *streams.stderr.borrow_mut() = Some(output);
@@ -209,6 +220,7 @@ impl Core {
             _ if error.raw_os_error() == Some(nix::libc::EIO) => closed("stdin", &process),
             _ => failed_to(|| format!("write the standard input of process {:?}", process.exec_id))(error),
         })?;
+        add(&self.moved.stdin, data.len());
         Ok(u32::try_from(data.len()).unwrap_or(u32::MAX))
     }
 
@@ -266,6 +278,11 @@ impl Seen {
         let Self { what, core, container, process, which } = self;
         match what {
             What::Bytes(look) => {
+                let moved = match which {
+                    Which::Stdout => &core.moved.stdout,
+                    Which::Stderr => &core.moved.stderr,
+                };
+                add(moved, look.len());
                 if let Err(error) = look.take() {
                     slog::error!(core.log, "output that was delivered cannot be taken and will come again";
                         "container" => &container.id, "exec" => &process.exec_id, "error" => %error);

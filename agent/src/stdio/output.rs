@@ -91,6 +91,16 @@ pub struct Look {
 }
 
 impl Look {
+    /// How many bytes were seen.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the stream is at its end.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Takes the bytes out of the stream.
     pub fn take(&self) -> io::Result<()> {
         match &self.output.source {

@@ -122,7 +122,7 @@ impl Worker {
                 ToWorker::Listener { kind: ListenerKind::Rpc } => self.listener = fd.map(UnixListener::from),
                 ToWorker::Listener { .. } | ToWorker::Records => {}
                 ToWorker::Stored { key } => _ = self.stored.insert(key, fd.unwrap()),
-                ToWorker::Launcher => self.launcher = fd,
+                ToWorker::Launcher { .. } => self.launcher = fd,
                 ToWorker::Ready => self.ready = true,
                 ToWorker::Exit { pid, status } => self.exits.push_back((pid, status)),
             }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    client::{DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, request},
+    client::{DEADLINE_EXCEEDED, INTERNAL, INVALID_ARGUMENT, UNAVAILABLE, request},
     server::{PROMPT, Setup, start, wait_for},
 };
 
@@ -100,6 +100,20 @@ fn t15_a_panic_is_answered_and_nothing_else_suffers() {
         assert!(text.contains(method) && text.contains(&format!("P{:04}", round + 1)), "{text}");
         assert!(!text.contains("secret") && !text.contains("said"), "{text}");
     }
+    client.ping();
+}
+
+#[test]
+fn t15_a_method_that_panics_three_times_is_not_asked_for_a_while() {
+    let server = start(Setup::default());
+    let mut client = server.client();
+    for _ in 0..3 {
+        assert_eq!(client.call("Panic", b"").unwrap_err().0, INTERNAL);
+    }
+    let (code, text) = client.call("Panic", b"").unwrap_err();
+    assert_eq!(code, UNAVAILABLE);
+    assert!(text.contains("served again in"), "{text}");
+    assert_eq!(client.call("PanicLater", b"").unwrap_err().0, INTERNAL, "only the one that panics");
     client.ping();
 }
 

@@ -15,6 +15,7 @@ pub const DEADLINE_EXCEEDED: i32 = 4;
 pub const RESOURCE_EXHAUSTED: i32 = 8;
 pub const UNIMPLEMENTED: i32 = 12;
 pub const INTERNAL: i32 = 13;
+pub const UNAVAILABLE: i32 = 14;
 
 /// A status: its code and message.
 pub type Status = (i32, String);

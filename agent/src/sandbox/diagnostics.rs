@@ -1,0 +1,86 @@
+//! What a container left for whoever asks why it ended.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use nix::libc;
+use oci_spec::runtime::Spec;
+
+use super::{Core, Result, blocking, error::failed_to};
+
+/// Where Kubernetes has the container write it.
+const ANNOTATION: &str = "io.kubernetes.container.terminationMessagePath";
+
+/// What Kubernetes takes of it.
+const MAX_MESSAGE: u64 = 4096;
+
+impl Core {
+    /// The head of the termination message; empty where the container has no place for one, or wrote none.
+    pub(super) async fn termination_log(&self, id: &str) -> Result<String> {
+        let container = self.container(id)?;
+        let config = self.journal.bundle(&container.id).join("config.json");
+        blocking(move || {
+            let Some(source) = message_file(&config)? else { return Ok(String::new()) };
+            let head = head(&source).map_err(failed_to(|| format!("read {}", source.display())))?;
+            Ok(String::from_utf8_lossy(&head).into_owned())
+        })
+        .await
+    }
+}
+
+/// The guest's file that is mounted where the annotation says.
+fn message_file(config: &Path) -> Result<Option<PathBuf>> {
+    let read = || -> io::Result<Spec> { Ok(serde_json::from_slice(&fs::read(config)?)?) };
+    let spec = read().map_err(failed_to(|| format!("read {}", config.display())))?;
+    let annotations = spec.annotations().as_ref();
+    let Some(path) = annotations.and_then(|annotations| annotations.get(ANNOTATION)) else {
+        return Ok(None);
+    };
+    let mut mounts = spec.mounts().iter().flatten();
+    let mount = mounts.find(|mount| mount.destination() == Path::new(path));
+    Ok(mount.and_then(|mount| mount.source().clone()))
+}
+
+/// Never waits: what a workload may have put there can be a FIFO, a device, or a symbolic link to one.
+fn head(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let file = match File::options().read(true).custom_flags(flags).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let mut head = Vec::with_capacity(MAX_MESSAGE as usize);
+    file.take(MAX_MESSAGE).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+
+    use super::head;
+
+    #[test]
+    fn only_the_head_of_a_regular_file_is_read() {
+        let dir = std::env::temp_dir().join(format!("berth-termination-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("long"), "x".repeat(100_000)).unwrap();
+        symlink("/proc/kmsg", dir.join("link")).unwrap();
+        mkfifo(&dir.join("fifo"), Mode::S_IRUSR).unwrap();
+        let read = |name: &str| head(&dir.join(name));
+        let (long, missing, link, fifo) = (read("long"), read("missing"), read("link"), read("fifo"));
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(long.unwrap().len(), 4096);
+        assert!(missing.unwrap().is_empty());
+        assert!(link.is_err() && fifo.is_err());
+    }
+}

@@ -80,6 +80,25 @@ pub enum Command {
     CloseStdin(Process),
     /// Set the size of a process's terminal
     Resize(Resize),
+    /// Show what a container has used
+    Stats(Container),
+    /// Freeze a container
+    Pause(Container),
+    /// Let a frozen container go on
+    Resume(Container),
+    /// Change a container's limits
+    Update(Update),
+    /// Wait for OOM kills and print each as it happens
+    #[command(alias = "oom")]
+    Events(Events),
+    /// Show what the agent and its guest count, in Prometheus's format
+    Metrics,
+    /// Show a container's termination message
+    Diagnostics(Container),
+    /// Set the guest's clock
+    Date(Date),
+    /// Give the guest entropy of ours
+    Reseed,
     /// Print the agent's log, what it still has of the past first
     Logs(Logs),
     /// Open the guest's debug console on this terminal; ^] leaves it
@@ -347,6 +366,54 @@ pub struct Resize {
     pub rows: u16,
     /// Number of columns
     pub columns: u16,
+}
+
+/// A container's new limits; -1 is unlimited, and what is not given stays as it is.
+#[derive(Debug, Args)]
+#[command(allow_negative_numbers = true)]
+pub struct Update {
+    /// The container
+    pub id: String,
+    /// Memory in bytes
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<i64>,
+    /// Memory and swap together, in bytes
+    #[arg(long, value_name = "BYTES")]
+    pub memory_swap: Option<i64>,
+    /// Number of tasks
+    #[arg(long, value_name = "N")]
+    pub pids: Option<i64>,
+    /// Weight among other containers, 2 to 262144
+    #[arg(long, value_name = "WEIGHT")]
+    pub cpu_shares: Option<u64>,
+    /// Microseconds of CPU time in each period
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub cpu_quota: Option<i64>,
+    /// Length of a period
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub cpu_period: Option<u64>,
+    /// CPUs to run on, like 0-1,3
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// Memory nodes to allocate from
+    #[arg(long, value_name = "LIST")]
+    pub mems: Option<String>,
+}
+
+/// How long to wait for events.
+#[derive(Debug, Args)]
+pub struct Events {
+    /// End after so many
+    #[arg(short = 'n', long, value_name = "N")]
+    pub count: Option<u64>,
+}
+
+/// A time of day.
+#[derive(Debug, Args)]
+pub struct Date {
+    /// Seconds since 1970 [default: this machine's time]
+    #[arg(value_name = "SECONDS", value_parser = seconds)]
+    pub seconds: Option<Duration>,
 }
 
 /// A call by name.

@@ -4,6 +4,8 @@
 //! none, because only their process knows when they end. An error keeps the ttrpc code the agent gave, and is told
 //! apart from a connection that broke: after the latter nobody knows whether the call took effect.
 
+mod control;
+
 use std::{fmt, time::Duration};
 
 use berth_protocols::{

@@ -19,6 +19,7 @@ use crate::{
 
 mod console;
 mod container;
+mod control;
 mod files;
 mod guest;
 mod logs;
@@ -210,6 +211,15 @@ async fn dispatch(global: Global, command: Command) -> Result<i32> {
         Command::Read(read) => container::read(&global, read).await,
         Command::CloseStdin(process) => container::close_stdin(&global, process).await,
         Command::Resize(resize) => container::resize(&global, resize).await,
+        Command::Stats(container) => control::stats(&global, &container.id).await,
+        Command::Pause(container) => control::pause(&global, &container.id).await,
+        Command::Resume(container) => control::resume(&global, &container.id).await,
+        Command::Update(update) => control::update(&global, update).await,
+        Command::Events(events) => control::events(&global, events).await,
+        Command::Metrics => control::metrics(&global).await,
+        Command::Diagnostics(container) => control::diagnostics(&global, &container.id).await,
+        Command::Date(date) => control::date(&global, date).await,
+        Command::Reseed => control::reseed(&global).await,
         // `main` has these: they need no runtime.
         Command::Completions { .. } | Command::Tether { .. } => Ok(0),
     }

@@ -21,7 +21,7 @@ IMAGE   := $(abspath build/image)
 PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE)
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
-TEST_PACKAGES  := conmon containerd dbus-daemon iproute2 iptables perl-base podman procps python3 runc systemd
+TEST_PACKAGES  := conmon containerd dbus-daemon iproute2 iptables perl-base podman procps prometheus python3 runc systemd
 # File systems that storages are tested with, and the daemon that shares a directory with a VM.
 STORE_PACKAGES := btrfs-progs e2fsprogs qemu-system-common xfsprogs
 BENCH_PACKAGES := crun iproute2 runc strace
@@ -81,6 +81,11 @@ test: setup build image ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace
 	@cargo test --package berth-agent --features policy --test policy
+
+SOAK_CONTAINERS ?= 10000
+.PHONY: soak
+soak: setup build ## run 10,000 containers and 50,000 execs and see that nothing is left of them
+	@$(PARTS) SOAK_CONTAINERS=$(SOAK_CONTAINERS) cargo test --test soak -- --nocapture
 
 .PHONY: bench
 bench: setup build image ## measure beside crun and runc

@@ -207,12 +207,3 @@ async fn an_absurd_read_length_costs_nothing() {
     assert_eq!(guest.read_stdout("bystander", "", 1 << 31).await.unwrap(), b"again");
     untouched(&agent, &guest).await;
 }
-
-#[tokio::test]
-async fn methods_of_later_issues_say_so() {
-    let (_agent, guest) = Agent::with_sandbox().await;
-    let context = ttrpc::context::with_timeout(0);
-    let (code, message) = code(guest.agent.get_metrics(context, &Default::default()).await);
-    assert_eq!(code, Code::UNIMPLEMENTED, "{message}");
-    assert!(message.contains("GetMetrics"), "{message}");
-}

@@ -134,6 +134,13 @@ impl Agent {
         format!("/{}", name.to_string_lossy())
     }
 
+    /// What a file of a container's cgroup says, in the v1 hierarchy of `controller`.
+    pub fn cgroup_file(&self, controller: &str, id: &str, file: &str) -> String {
+        let path = format!("/sys/fs/cgroup/{controller}{}/{id}/{file}", self.cgroup_prefix());
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        text.trim_end().to_owned()
+    }
+
     /// The process id of a role, as the test sees it; waits for it to exist.
     pub fn role(&self, role: Role) -> Pid {
         let start = Instant::now();

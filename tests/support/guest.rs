@@ -4,8 +4,9 @@ use std::{future::Future, time::Duration};
 
 use berth_protocols::{
     agent::{
-        CloseStdinRequest, CreateSandboxRequest, ExecProcessRequest, ReadStreamRequest,
-        RemoveContainerRequest, SignalProcessRequest, StartContainerRequest, TtyWinResizeRequest,
+        CloseStdinRequest, CreateSandboxRequest, ExecProcessRequest, PauseContainerRequest,
+        ReadStreamRequest, RemoveContainerRequest, ResumeContainerRequest, SignalProcessRequest,
+        StartContainerRequest, StatsContainerRequest, StatsContainerResponse, TtyWinResizeRequest,
         WaitProcessRequest, WriteStreamRequest,
     },
     agent_ttrpc::AgentServiceClient,
@@ -31,6 +32,8 @@ pub struct Output {
 /// Calls on one agent. Each has a deadline of its own, so that a hang fails the test that found it.
 #[derive(Clone)]
 pub struct Guest {
+    /// The connection, for calls that the generated clients would not make.
+    pub client: ttrpc::r#async::Client,
     /// The generated client.
     pub agent: AgentServiceClient,
     /// The generated client.
@@ -65,7 +68,11 @@ fn context() -> Context {
 impl Guest {
     /// Over an established connection.
     pub fn new(client: ttrpc::r#async::Client) -> Self {
-        Self { agent: AgentServiceClient::new(client.clone()), health: HealthClient::new(client) }
+        Self {
+            agent: AgentServiceClient::new(client.clone()),
+            health: HealthClient::new(client.clone()),
+            client,
+        }
     }
 
     /// CreateSandbox with a hostname.
@@ -93,6 +100,24 @@ impl Guest {
     pub async fn remove(&self, id: &str) -> ttrpc::Result<()> {
         let request = RemoveContainerRequest { container_id: id.into(), ..Default::default() };
         deadline(self.agent.remove_container(context(), &request)).await.map(drop)
+    }
+
+    /// PauseContainer.
+    pub async fn pause(&self, id: &str) -> ttrpc::Result<()> {
+        let request = PauseContainerRequest { container_id: id.into(), ..Default::default() };
+        deadline(self.agent.pause_container(context(), &request)).await.map(drop)
+    }
+
+    /// ResumeContainer.
+    pub async fn resume(&self, id: &str) -> ttrpc::Result<()> {
+        let request = ResumeContainerRequest { container_id: id.into(), ..Default::default() };
+        deadline(self.agent.resume_container(context(), &request)).await.map(drop)
+    }
+
+    /// StatsContainer.
+    pub async fn stats(&self, id: &str) -> ttrpc::Result<StatsContainerResponse> {
+        let request = StatsContainerRequest { container_id: id.into(), ..Default::default() };
+        deadline(self.agent.stats_container(context(), &request)).await
     }
 
     /// ExecProcess.

@@ -1,0 +1,108 @@
+//! Many containers and execs, after which everything is where it began: memory, descriptors, mounts, cgroups, tasks
+//! and zombies. `make soak` runs ten thousand containers and fifty thousand execs; `make test` a fiftieth of it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::{fs, path::Path};
+
+use berth::{Agent, Guest, Role};
+
+/// Containers that exist at once, as in a busy sandbox.
+const AT_ONCE: usize = 20;
+/// Execs in each container.
+const EXECS: usize = 5;
+/// What the allocator may keep, in KiB; a leak of 100 bytes for each exec would be 5 MB in a full run.
+const SLACK: u64 = 1536;
+
+fn containers() -> usize {
+    std::env::var("SOAK_CONTAINERS").map_or(200, |count| count.parse().expect("SOAK_CONTAINERS is a number"))
+}
+
+/// What must not grow.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: Vec<usize>,
+    mounts: usize,
+    cgroups: usize,
+    tasks: usize,
+    files: usize,
+}
+
+const ROLES: [Role; 3] = [Role::Init, Role::Worker, Role::Launcher];
+
+fn held(agent: &Agent) -> Held {
+    let pids = ROLES.map(|role| agent.role(role).as_raw());
+    let list = |path: String| fs::read_dir(path).map_or(0, |entries| entries.count());
+    Held {
+        descriptors: pids.iter().map(|pid| list(format!("/proc/{pid}/fd"))).collect(),
+        mounts: fs::read_to_string(format!("/proc/{}/mountinfo", pids[0])).unwrap().lines().count(),
+        cgroups: agent.cgroups().len(),
+        // Zombies are among the children of init, and so are orphans.
+        tasks: agent.container_pids().len(),
+        files: files(&agent.dir().join("state")),
+    }
+}
+
+fn files(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| 1 + if entry.path().is_dir() { files(&entry.path()) } else { 0 }).sum()
+}
+
+/// Resident memory of all roles in KiB.
+fn resident(agent: &Agent) -> u64 {
+    let of = |role| {
+        let status = fs::read_to_string(format!("/proc/{}/status", agent.role(role))).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    ROLES.into_iter().map(of).sum()
+}
+
+/// A container's whole life, with execs in it.
+async fn live(guest: Guest, container: berth::Container) {
+    let id = container.request.container_id.clone();
+    guest.create(&container).await.unwrap();
+    guest.start(&id).await.unwrap();
+    for exec in 0..EXECS {
+        let said = guest.run_in(&id, &format!("e{exec}"), &["echo", "x"]).await;
+        assert_eq!((said.status, said.stdout.as_str()), (0, "x\n"));
+    }
+    guest.remove(&id).await.unwrap();
+}
+
+async fn batch(agent: &Agent, guest: &Guest, numbers: std::ops::Range<usize>) {
+    let lives: Vec<_> = numbers
+        .map(|number| {
+            let container = agent.container(&format!("c{number}"), &["sleep", "100000"]);
+            tokio::spawn(live(guest.clone(), container))
+        })
+        .collect();
+    for life in lives {
+        life.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn everything_is_where_it_began() {
+    let (agent, guest) = Agent::with_sandbox().await;
+    // Caches, pools and high-water marks come with the first ones.
+    batch(&agent, &guest, 0..2 * AT_ONCE).await;
+    let (before, memory) = (held(&agent), resident(&agent));
+
+    let count = containers();
+    for first in (0..count).step_by(AT_ONCE) {
+        batch(&agent, &guest, first..(first + AT_ONCE).min(count)).await;
+    }
+    let mut after = held(&agent);
+    // The pool's threads and the last messages between the roles take a moment to settle.
+    for _ in 0..200 {
+        if after == before {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        after = held(&agent);
+    }
+    assert_eq!(after, before, "after {count} containers");
+    let grown = resident(&agent).saturating_sub(memory);
+    assert!(grown <= SLACK, "{grown} KiB more memory after {count} containers");
+}

@@ -11,6 +11,7 @@
 mod command;
 mod launch;
 mod network;
+mod observe;
 #[path = "../../rustjail/tests/seccomp/profiles.rs"]
 mod profiles;
 mod rpc;
@@ -67,6 +68,9 @@ fn measure() {
     }
     if wanted("stdio") {
         stdio::measure(&mut table, &mut agent);
+    }
+    if wanted("observe") {
+        observe::measure(&mut table, &mut agent);
     }
     if wanted("network") {
         network::measure(&mut table);

@@ -259,7 +259,7 @@ fn await_kills(events: &mut OomEvents, wanted: u64) {
 #[ignore = "runs in the guest"]
 fn every_oom_kill_counts() {
     let group = Group::new(r#"{"memory": {"limit": 16777216, "swap": 16777216}}"#);
-    let mut events = group.group.oom_events().unwrap().unwrap();
+    let mut events = group.group.oom_events(0).unwrap().unwrap();
     assert_eq!(poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], 0_u8), Ok(0));
     let hog = "sh -c 'x=a; while :; do x=$x$x; done'";
     assert_eq!(group.run(&format!("{hog}; exit $?")).status.code(), Some(137));

@@ -7,6 +7,7 @@ mod flags;
 mod jail;
 mod lifecycle;
 mod limits;
+mod notify;
 mod podman;
 mod races;
 mod runc;

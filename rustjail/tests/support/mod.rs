@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod agent;
+
 use std::{
     fs,
     io::Write,

@@ -33,6 +33,7 @@ use crate::{
     error::Error,
     foreground, hooks,
     init::Init,
+    listener::{self, Waiting},
     seal,
     store::{Container, Record},
     time,
@@ -73,8 +74,8 @@ pub struct Created {
 
 impl Created {
     /// Ends and removes everything of it.
-    pub fn remove(self) -> Result<(), Error> {
-        destroy(self.container, &self.record, self.cgroup)
+    pub fn remove(self, context: &Context) -> Result<(), Error> {
+        destroy(context, self.container, &self.record, self.cgroup)
     }
 }
 
@@ -115,9 +116,17 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
             record.cgroup = cgroup.as_ref().map(|group| group.path().to_owned());
             container.write_record(&record)?;
             let launch = launch(&container, &bundle, cgroup.as_ref(), starter)?;
-            make(launch, preserved, arguments, |pid| {
-                let kinds = &[Kind::Prestart, Kind::CreateRuntime];
-                hooks::run(&container, &bundle.spec, &record, kinds, ContainerState::Creating, pid)
+            make(launch, preserved, arguments, |process, wants| {
+                let (spec, status) = (&bundle.spec, ContainerState::Creating);
+                match wants {
+                    Wants::Hooks => {
+                        let kinds = &[Kind::Prestart, Kind::CreateRuntime];
+                        hooks::run(&container, spec, &record, kinds, status, process.pid)
+                    }
+                    Wants::Agent(number) => {
+                        listener::hand_over(&container, spec, &record, status, waiting(process, number))
+                    }
+                }
             })
         })
         .and_then(|made| finish(made, &container, &mut record, arguments));
@@ -125,7 +134,7 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
         Ok(process) => Ok(Created { container, record, cgroup, process }),
         Err(error) => {
             // The first error is the one to report; what is left now is left to `delete --force`.
-            let _ = destroy(container, &record, cgroup);
+            let _ = destroy(context, container, &record, cgroup);
             Err(error)
         }
     }
@@ -178,13 +187,27 @@ pub fn stdio(terminal: bool) -> Result<Stdio, Error> {
     })
 }
 
-/// Makes the process and follows it until it is ready, or, when nothing makes it wait, until it runs. `on_hooks` is
-/// called with its process id when it waits for hooks.
+/// What a process waits for on its way.
+#[derive(Debug, Clone, Copy)]
+pub enum Wants {
+    /// The hooks of the creation.
+    Hooks,
+    /// An agent that takes the seccomp listener, which is this descriptor of the process's.
+    Agent(i32),
+}
+
+/// The process whose listener has this `number`.
+pub fn waiting(process: &Spawned, number: i32) -> Waiting<'_> {
+    Waiting { pid: process.pid, pidfd: process.pidfd.as_fd(), listener: number }
+}
+
+/// Makes the process and follows it until it is ready, or, when nothing makes it wait, until it runs. `serve`
+/// does what it waits for meanwhile.
 pub fn make(
     prepared: Prepared,
     preserved: u32,
     arguments: &Arguments,
-    on_hooks: impl Fn(i32) -> Result<(), Error>,
+    serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
 ) -> Result<Made, Error> {
     let (mut launch, link) = prepared;
     launch.plan.preserved_fds = preserved;
@@ -199,7 +222,7 @@ pub fn make(
     // With the child's end of the link, or its end would never be seen.
     drop(launch);
     let mut made = Made { spawned, link, console: None };
-    match follow(&mut made, open, on_hooks) {
+    match follow(&mut made, open, serve) {
         Ok(()) => Ok(made),
         Err(error) => {
             kill(&made);
@@ -208,19 +231,26 @@ pub fn make(
     }
 }
 
-fn follow(made: &mut Made, open: bool, on_hooks: impl Fn(i32) -> Result<(), Error>) -> Result<(), Error> {
+fn follow(
+    made: &mut Made,
+    open: bool,
+    serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let go_on = || Error::io("go on with", "the container's process");
     loop {
         let report = sync::receive(made.link.as_fd());
         match report.map_err(Error::io("hear from", "the container's process"))? {
             Some(Report::Console(master)) => made.console = Some(master),
             Some(Report::Hooks) => {
-                on_hooks(made.spawned.pid)?;
-                sync::hooks_done(made.link.as_fd())
-                    .map_err(Error::io("go on with", "the container's process"))?;
+                serve(&made.spawned, Wants::Hooks)?;
+                sync::hooks_done(made.link.as_fd()).map_err(go_on())?;
+            }
+            Some(Report::Listener(number)) => {
+                serve(&made.spawned, Wants::Agent(number))?;
+                sync::listener_taken(made.link.as_fd()).map_err(go_on())?;
             }
             Some(Report::Ready) => return Ok(()),
             Some(Report::Failed(step)) => return Err(step.into()),
-            Some(Report::Listener(_)) => return Err(Error::Notify),
             None if open => return Ok(()),
             None => {
                 let status = foreground::exit_status(made.spawned.pidfd.as_fd())?;
@@ -284,19 +314,33 @@ fn write_pid(path: &Path, pid: i32) -> Result<(), Error> {
         .map_err(Error::io("write the process id to", path))
 }
 
-/// Has an init that waits run its program; returns when it does.
-pub fn start(link: BorrowedFd<'_>) -> Result<(), Error> {
+/// Has an init that waits at the other end of `link` run its program; returns when it does. An init that gets no
+/// further ends with the link.
+pub fn start(link: BorrowedFd<'_>, container: &Container, record: &Record) -> Result<(), Error> {
     sync::start(link).map_err(Error::io("start", "the container's process"))?;
-    match sync::receive(link) {
-        Ok(Some(Report::Failed(step))) => Err(step.into()),
-        // It ends when the link does.
-        Ok(Some(Report::Listener(_))) => Err(Error::Notify),
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-            Err(Error::Died { ended: "it was killed".into() })
+    loop {
+        match sync::receive(link) {
+            Ok(Some(Report::Failed(step))) => return Err(step.into()),
+            Ok(Some(Report::Listener(number))) => {
+                hand_over_of_init(container, record, number)?;
+                sync::listener_taken(link).map_err(Error::io("go on with", "the container's process"))?;
+            }
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(killed()),
+            Err(error) => return Err(Error::io("hear from", "the container's process")(error)),
         }
-        Err(error) => Err(Error::io("hear from", "the container's process")(error)),
     }
+}
+
+fn hand_over_of_init(container: &Container, record: &Record, listener: i32) -> Result<(), Error> {
+    let init = record.init.as_ref().and_then(|init| Some((init.pid, init.pidfd()?)));
+    let (pid, pidfd) = init.ok_or_else(killed)?;
+    let process = Waiting { pid, pidfd: pidfd.as_fd(), listener };
+    listener::hand_over(container, &container.config()?, record, ContainerState::Created, process)
+}
+
+fn killed() -> Error {
+    Error::Died { ended: "it was killed".into() }
 }
 
 /// Runs the hooks that follow a start. One that fails ends the container.
@@ -310,7 +354,12 @@ pub fn after_start(container: &Container, record: &Record) -> Result<(), Error> 
 }
 
 /// Ends and removes everything of a container.
-pub fn destroy(container: Container, record: &Record, cgroup: Option<Cgroup>) -> Result<(), Error> {
+pub fn destroy(
+    context: &Context,
+    container: Container,
+    record: &Record,
+    cgroup: Option<Cgroup>,
+) -> Result<(), Error> {
     let what = format!("container {:?}", container.id);
     if let Some(pidfd) = record.init.as_ref().and_then(Init::pidfd) {
         let _ = pidfd::signal(pidfd.as_fd(), libc::SIGKILL);
@@ -322,7 +371,7 @@ pub fn destroy(container: Container, record: &Record, cgroup: Option<Cgroup>) ->
         cgroups::empty(&group, &what)?;
         group.delete()?;
     }
-    hooks::poststop(&container, record);
+    hooks::poststop(&context.log, &container, record);
     container.remove()
 }
 

@@ -9,7 +9,8 @@ use std::{
 };
 
 use rustjail::{
-    cgroup::CgroupError, compile::CompileError, hooks::HookError, launch::SpawnError, sync::StepError,
+    cgroup::CgroupError, compile::CompileError, hooks::HookError, launch::SpawnError,
+    seccomp::notify::NotifyError, sync::StepError,
 };
 
 use crate::store::Status;
@@ -89,9 +90,9 @@ pub enum Error {
         /// How.
         ended: String,
     },
-    /// A filter whose listener would have to be handed over.
-    #[error("linux.seccomp.listenerPath is not supported by this command: leave SCMP_ACT_NOTIFY out")]
-    Notify,
+    /// The agent that decides about calls did not take them over.
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
     /// Something the kernel did not do within the time that was given.
     #[error("{what} did not end within {seconds} s of being killed: look at its state in /proc")]
     Unkillable {

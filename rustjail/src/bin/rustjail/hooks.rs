@@ -5,6 +5,7 @@ use rustjail::hooks::{self, Kind};
 
 use crate::{
     error::Error,
+    log::Log,
     store::{Container, Record},
 };
 
@@ -29,15 +30,16 @@ pub fn poststart(container: &Container, record: &Record) -> Result<(), Error> {
 }
 
 /// Those that follow the end. The container is gone whatever comes of them, so a failure is only told.
-pub fn poststop(container: &Container, record: &Record) {
+pub fn poststop(log: &Log, container: &Container, record: &Record) {
     let Ok(spec) = container.config() else { return };
     let state = state(container, &spec, record, ContainerState::Stopped, None);
     for error in hooks::run_poststop(&spec, &state) {
-        eprintln!("rustjail: warning: {error}");
+        log.warning(error);
     }
 }
 
-fn state(
+/// What hooks, and agents that decide about calls, are told of it.
+pub fn state(
     container: &Container,
     spec: &Spec,
     record: &Record,

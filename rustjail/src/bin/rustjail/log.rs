@@ -43,6 +43,11 @@ impl Log {
         }
     }
 
+    /// What went wrong without making the command fail.
+    pub fn warning(&self, message: impl Display) {
+        self.write("warning", &message.to_string());
+    }
+
     /// What is done, when `--debug` asks for it.
     pub fn debug(&self, message: impl FnOnce() -> String) {
         if self.debug {

@@ -16,6 +16,7 @@ mod error;
 mod foreground;
 mod hooks;
 mod init;
+mod listener;
 mod log;
 mod process;
 mod seal;

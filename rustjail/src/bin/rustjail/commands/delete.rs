@@ -39,5 +39,5 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
         return Err(Error::State { problem, id: container.id, status });
     }
     let group = cgroups::open(&record)?;
-    destroy(container, &record, group).map(|()| 0)
+    destroy(context, container, &record, group).map(|()| 0)
 }

@@ -2,6 +2,7 @@
 
 use std::{os::fd::AsFd, path::Path};
 
+use oci_spec::runtime::{ContainerState, Spec};
 use rustjail::{
     cgroup::{Cgroup, Placement},
     compile::{self, ExecRequest},
@@ -13,9 +14,9 @@ use crate::{
     cgroups,
     console::Console,
     context::Context,
-    create::{self, Made, Prepared},
+    create::{self, Made, Prepared, Wants},
     error::Error,
-    foreground, process, seal,
+    foreground, listener, process, seal,
     signals::Signals,
     store::{Container, Record, Status},
 };
@@ -67,9 +68,17 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     }
     seal::ensure()?;
     let detached = arguments.has("detach");
-    let prepared = prepare(&container, &record, arguments, detached)?;
+    let spec = container.config()?;
+    let prepared = prepare(&container, &spec, &record, arguments, detached)?;
     let signals = if detached { None } else { Some(Signals::take()?) };
-    let made = create::make(prepared, preserved, arguments, |_| Ok(()))?;
+    let made = create::make(prepared, preserved, arguments, |process, wants| match wants {
+        Wants::Agent(number) => {
+            let process = create::waiting(process, number);
+            listener::hand_over(&container, &spec, &record, ContainerState::Running, process)
+        }
+        // Only an init has any.
+        Wants::Hooks => Ok(()),
+    })?;
     let Made { spawned, console, .. } = create::announce(made, arguments)?;
     match signals {
         None => Ok(0),
@@ -82,12 +91,12 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
 
 fn prepare(
     container: &Container,
+    spec: &Spec,
     record: &Record,
     arguments: &Arguments,
     detached: bool,
 ) -> Result<Prepared, Error> {
-    let spec = container.config()?;
-    let requested = process::requested(&spec, arguments)?;
+    let requested = process::requested(spec, arguments)?;
     let terminal = requested.terminal().unwrap_or(false);
     create::check_console_socket(terminal, arguments.get("console-socket").is_some(), !detached)?;
     let stopped = || Error::State {
@@ -99,7 +108,7 @@ fn prepare(
     let (link, sync) = create::link()?;
     let launch = compile::exec(ExecRequest {
         process: &requested,
-        spec: &spec,
+        spec,
         init: init.as_fd(),
         stdio: create::stdio(terminal)?,
         placement: placement(record, arguments.get("cgroup"))?,

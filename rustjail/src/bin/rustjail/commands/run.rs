@@ -36,7 +36,7 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     // Before the program runs, so that none which is meant for it is lost.
     let prepared = if detached { Ok(None) } else { prepare(&mut created).map(Some) };
     let attached = prepared.and_then(|attached| {
-        create::start(created.process.link.as_fd())?;
+        create::start(created.process.link.as_fd(), &created.container, &created.record)?;
         create::after_start(&created.container, &created.record)?;
         Ok(attached)
     });
@@ -44,7 +44,7 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
         Ok(None) => return Ok(0),
         Ok(Some(attached)) => attached,
         Err(error) => {
-            let _ = created.remove();
+            let _ = created.remove(context);
             return Err(error);
         }
     };
@@ -53,7 +53,7 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let status = foreground::attend(created.process.spawned.pidfd.as_fd(), console, &signals)?;
     if !arguments.has("keep") {
         match created.container.relock(&context.root) {
-            Ok(()) => created.remove()?,
+            Ok(()) => created.remove(context)?,
             // Somebody else has deleted it.
             Err(Error::NotFound { .. }) => {}
             Err(error) => return Err(error),

@@ -27,10 +27,10 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let record = container.record()?;
     let problem = match container.status(record.as_ref())? {
         Status::Created => {
-            if let Some(link) = container.connect()? {
-                create::start(link.as_fd())?;
+            if let (Some(link), Some(record)) = (container.connect()?, &record) {
+                create::start(link.as_fd(), &container, record)?;
                 container.remove_start();
-                return record.map_or(Ok(()), |record| create::after_start(&container, &record)).map(|()| 0);
+                return create::after_start(&container, record).map(|()| 0);
             }
             // It was killed in between.
             "cannot start a container that has stopped"

@@ -4,6 +4,7 @@
 mod containerd;
 mod exec;
 mod flags;
+mod hooks;
 mod jail;
 mod lifecycle;
 mod limits;

@@ -3,6 +3,8 @@
 //! dbus-daemon. What systemd understood is read back with its own `systemctl`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod support;
+
 use std::{
     collections::HashMap,
     fs,
@@ -16,6 +18,8 @@ use rustjail::cgroup::{
     Cgroup, Hierarchies,
     systemd::{Systemd, SystemdError, Unit},
 };
+use serde_json::json;
+use support::Bundle;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -207,11 +211,75 @@ fn life(systemd: &mut Systemd, hierarchies: &Hierarchies, name: &str) {
     systemd.stop(&unit).unwrap();
 }
 
+/// The command `rustjail` over `bundle`.
+fn rustjail(bundle: &Bundle, arguments: &[&str]) -> (i32, String) {
+    fs::write(bundle.path.join("config.json"), bundle.spec.to_string()).unwrap();
+    let file = |name: &str| bundle.path.join(name);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rustjail"));
+    command.arg("--root").arg(file("state")).args(arguments).current_dir(&bundle.path);
+    // Files, because a container keeps a pipe open.
+    let output = fs::File::create(file("output")).unwrap();
+    command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+    let status = command.status().unwrap();
+    (status.code().unwrap(), fs::read_to_string(file("output")).unwrap())
+}
+
+#[track_caller]
+fn ok(bundle: &Bundle, arguments: &[&str]) -> String {
+    let (code, text) = rustjail(bundle, arguments);
+    assert_eq!(code, 0, "{arguments:?}: {text}");
+    text
+}
+
+fn cgroup_of(pid: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
+}
+
+fn command(hierarchies: &Hierarchies) {
+    let mut bundle = Bundle::new("");
+    bundle.set("/process/args", json!(["sleep", "1000"]));
+    bundle.set("/linux/cgroupsPath", json!("pods-blue.slice:berth:command"));
+    let (unit, path) =
+        (unit("pods-blue.slice:berth:command"), "/pods.slice/pods-blue.slice/berth-command.scope");
+    ok(&bundle, &["--systemd-cgroup", "create", "--pid-file", "pid", "c"]);
+    expect(&unit, &[("ActiveState", "active"), ("Slice", "pods-blue.slice"), ("Delegate", "yes")]);
+    let init = fs::read_to_string(bundle.path.join("pid")).unwrap();
+    assert_eq!(cgroup_of(&init), path);
+    // What kept the scope is gone before the program runs.
+    let group = Cgroup::open(hierarchies, &unit.path().unwrap()).unwrap();
+    assert_eq!(group.pids().unwrap(), [init.parse::<i32>().unwrap()]);
+    // Every other command finds the group without the flag.
+    ok(&bundle, &["start", "c"]);
+    ok(&bundle, &["exec", "--detach", "--pid-file", "pid2", "c", "sleep", "1000"]);
+    assert_eq!(cgroup_of(&fs::read_to_string(bundle.path.join("pid2")).unwrap()), path);
+    // Without controllers the kernel refuses, and then systemd is told nothing either.
+    let (code, text) = rustjail(&bundle, &["update", "--pids-limit", "9", "c"]);
+    assert!(code == 1 && text.contains("pids"), "{text}");
+    assert_ne!(show(&unit).get("TasksMax").map(String::as_str), Some("9"));
+    ok(&bundle, &["pause", "c"]);
+    ok(&bundle, &["resume", "c"]);
+    ok(&bundle, &["delete", "--force", "c"]);
+    expect(&unit, &[("ActiveState", "inactive"), ("LoadState", "not-found")]);
+    assert!(Cgroup::open(hierarchies, &unit.path().unwrap()).is_err());
+
+    bundle.set("/process/args", json!(["cat", "/proc/1/cgroup"]));
+    assert!(ok(&bundle, &["--systemd-cgroup", "run", "c"]).ends_with("0::/\n"));
+    expect(&unit, &[("ActiveState", "inactive")]);
+    bundle.set("/process/args", json!(["nosuch"]));
+    assert!(rustjail(&bundle, &["--systemd-cgroup", "run", "c"]).1.contains("nosuch"));
+    expect(&unit, &[("ActiveState", "inactive")]);
+    bundle.set("/linux/cgroupsPath", json!("/pods/blue"));
+    let (code, text) = rustjail(&bundle, &["--systemd-cgroup", "run", "c"]);
+    assert!(code == 1 && text.contains("two colons"), "{text}");
+}
+
 #[test]
 #[ignore = "run by systemd in namespaces of its own"]
 fn view_systemd() {
     let hierarchies = Hierarchies::detect().unwrap();
     let mut systemd = Systemd::connect(&hierarchies).unwrap();
+    command(&hierarchies);
     life(&mut systemd, &hierarchies, "one");
     // The same name again, over the same connection.
     life(&mut systemd, &hierarchies, "one");

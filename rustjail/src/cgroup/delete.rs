@@ -1,9 +1,9 @@
 //! Removing a group, those a workload made below it, and those above that were made only to hold it.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, path::Path};
 
 use super::{
-    Cgroup, CgroupError,
+    Cgroup, CgroupError, CgroupPath, Hierarchies,
     dir::Dir,
     parents,
     walk::{Visitor, walk},
@@ -13,20 +13,25 @@ impl Cgroup {
     /// Removes the group, those below it, and those above it that [`Cgroup::create`] made and nobody uses;
     /// fails with [`CgroupError::Busy`] while a process is left. Repeating it is harmless.
     pub fn delete(&self) -> Result<(), CgroupError> {
-        for member in self.members() {
-            let root = &member.hierarchy.root;
-            match root.remove(self.path()) {
-                // The usual case, nothing below, costs one call; processes and groups below both mean EBUSY.
-                Err(CgroupError::Busy { .. }) => {
-                    walk(root.child(self.path())?, &mut Remove)?;
-                    root.remove(self.path())?;
-                }
-                done => done?,
-            }
-            parents::remove_above(root, self.path())?;
-        }
-        Ok(())
+        self.members().try_for_each(|member| remove(&member.hierarchy.root, self.path()))
     }
+
+    /// [`Cgroup::delete`] for a group that can no longer be opened, because a part of its trees has lost it.
+    pub fn remove(hierarchies: &Hierarchies, path: &CgroupPath) -> Result<(), CgroupError> {
+        hierarchies.all().try_for_each(|hierarchy| remove(&hierarchy.root, path.as_path()))
+    }
+}
+
+fn remove(root: &Dir, path: &Path) -> Result<(), CgroupError> {
+    match root.remove(path) {
+        // The usual case, nothing below, costs one call; processes and groups below both mean EBUSY.
+        Err(CgroupError::Busy { .. }) => {
+            walk(root.child(path)?, &mut Remove)?;
+            root.remove(path)?;
+        }
+        done => done?,
+    }
+    parents::remove_above(root, path)
 }
 
 struct Remove;

@@ -12,36 +12,52 @@ use nix::{
 };
 use oci_spec::runtime::Spec;
 use rustjail::{
-    cgroup::{Cgroup, CgroupError, CgroupPath, Hierarchies},
+    cgroup::{Cgroup, CgroupError, CgroupPath, Hierarchies, systemd::Unit},
     sys::pidfd,
 };
 
-use crate::{context::Context, error::Error, store::Record};
+use crate::{
+    context::Context,
+    error::Error,
+    store::Record,
+    systemd::{self, Keeper},
+};
 
 /// How long killed processes are given to end. One that has not ended by then waits for a device.
 pub const KILL_WAIT: Duration = Duration::from_secs(10);
 
-/// Makes the group of a new container; `None` where there are none to be had.
-pub fn create(context: &Context, spec: &Spec, id: &str) -> Result<Option<Cgroup>, Error> {
-    if context.systemd_cgroup {
-        return Err(Error::Usage(
-            "--systemd-cgroup: control groups are made in cgroupfs only; leave the flag out".into(),
-        ));
-    }
+/// A new container's group, and what keeps it until the container's process is in it.
+#[derive(Debug, Default)]
+pub struct New {
+    /// `None` where there are none to be had.
+    pub group: Option<Cgroup>,
+    /// systemd's unit, if it made the group.
+    pub unit: Option<Unit>,
+    /// Of that unit.
+    pub keeper: Option<Keeper>,
+}
+
+/// Makes the group of a new container.
+pub fn create(context: &Context, spec: &Spec, id: &str) -> Result<New, Error> {
     let hierarchies = Hierarchies::detect()?;
-    if hierarchies.is_empty() {
-        return Ok(None);
-    }
     let linux = spec.linux().as_ref();
     let wanted = linux.and_then(|linux| linux.cgroups_path().as_deref());
     let resources = linux.and_then(|linux| linux.resources().as_ref());
+    if context.systemd_cgroup {
+        let unit = Unit::parse(wanted, id)?;
+        let (group, keeper) = systemd::create(&hierarchies, &unit, resources)?;
+        return Ok(New { group: Some(group), unit: Some(unit), keeper: Some(keeper) });
+    }
+    if hierarchies.is_empty() {
+        return Ok(New::default());
+    }
     let path = CgroupPath::parse(wanted, id)?;
     match Cgroup::create(&hierarchies, &path, resources) {
         Err(error) if context.rootless && wanted.is_none() && is_denied(&error) => {
             context.log.debug(|| format!("the container gets no control group: {error}"));
-            Ok(None)
+            Ok(New::default())
         }
-        result => Ok(Some(result?)),
+        result => Ok(New { group: Some(result?), ..New::default() }),
     }
 }
 

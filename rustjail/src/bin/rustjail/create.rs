@@ -21,6 +21,7 @@ use rustjail::{
     hooks::Kind,
     launch::{Launch, Parent, Spawned, spawn},
     plan::{Gate, slot},
+    resctrl::Group,
     sync::{self, Report},
     sys::pidfd,
 };
@@ -34,9 +35,9 @@ use crate::{
     foreground, hooks,
     init::Init,
     listener::{self, Waiting},
-    seal,
+    rdt, seal,
     store::{Container, Record},
-    time,
+    systemd, time,
 };
 
 /// The flags of `create`, which `run` has too.
@@ -105,6 +106,8 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
         created: time::now(true),
         annotations: bundle.spec.annotations().clone().unwrap_or_default(),
         cgroup: None,
+        unit: None,
+        made_resctrl: false,
         init: None,
         complete: false,
     };
@@ -112,10 +115,15 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
     let made = container
         .write_config(&bundle.text)
         .and_then(|()| {
-            cgroup = cgroups::create(context, &bundle.spec, &container.id)?;
+            let new = cgroups::create(context, &bundle.spec, &container.id)?;
+            // To the end of this, by which the process is in the group.
+            let _keeper = new.keeper;
+            (cgroup, record.unit) = (new.group, new.unit);
             record.cgroup = cgroup.as_ref().map(|group| group.path().to_owned());
+            let resctrl = rdt::create(&bundle.spec, &container.id)?;
+            record.made_resctrl = resctrl.as_ref().is_some_and(Group::was_made);
             container.write_record(&record)?;
-            let launch = launch(&container, &bundle, cgroup.as_ref(), starter)?;
+            let launch = launch(&container, &bundle, cgroup.as_ref(), resctrl.as_ref(), starter)?;
             make(launch, preserved, arguments, |process, wants| {
                 let (spec, status) = (&bundle.spec, ContainerState::Creating);
                 match wants {
@@ -147,6 +155,7 @@ fn launch(
     container: &Container,
     bundle: &Bundle,
     cgroup: Option<&Cgroup>,
+    resctrl: Option<&Group>,
     starter: Starter,
 ) -> Result<Prepared, Error> {
     let (link, sync) = link()?;
@@ -158,7 +167,7 @@ fn launch(
         stdio: stdio(terminal)?,
         join: Vec::new(),
         placement: cgroup.map(Cgroup::placement).transpose()?,
-        resctrl: None,
+        resctrl,
         sync,
     })?;
     if starter == Starter::Later {
@@ -367,11 +376,21 @@ pub fn destroy(
             return Err(Error::Unkillable { what, seconds: cgroups::KILL_WAIT.as_secs() });
         }
     }
-    if let Some(group) = cgroup {
-        cgroups::empty(&group, &what)?;
-        group.delete()?;
+    if let Some(group) = &cgroup {
+        cgroups::empty(group, &what)?;
     }
-    hooks::poststop(&context.log, &container, record);
+    match (&record.unit, cgroup) {
+        (Some(unit), _) => systemd::remove(unit)?,
+        (None, Some(group)) => group.delete()?,
+        (None, None) => {}
+    }
+    // A creation that did not come as far as writing it has made nothing more.
+    if let Ok(spec) = container.config() {
+        if let Some(group) = rdt::open(&spec, &container.id, record)? {
+            group.delete()?;
+        }
+        hooks::poststop(&context.log, &container, &spec, record);
+    }
     container.remove()
 }
 

@@ -9,8 +9,13 @@ use std::{
 };
 
 use rustjail::{
-    cgroup::CgroupError, compile::CompileError, hooks::HookError, launch::SpawnError,
-    seccomp::notify::NotifyError, sync::StepError,
+    cgroup::{CgroupError, systemd::SystemdError},
+    compile::CompileError,
+    hooks::HookError,
+    launch::SpawnError,
+    resctrl::ResctrlError,
+    seccomp::notify::NotifyError,
+    sync::StepError,
 };
 
 use crate::store::Status;
@@ -75,6 +80,12 @@ pub enum Error {
     /// The container's control group.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// systemd, which was to make it.
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+    /// Its group of resctrl.
+    #[error(transparent)]
+    Resctrl(#[from] ResctrlError),
     /// A hook of the container.
     #[error(transparent)]
     Hook(#[from] HookError),

@@ -30,10 +30,9 @@ pub fn poststart(container: &Container, record: &Record) -> Result<(), Error> {
 }
 
 /// Those that follow the end. The container is gone whatever comes of them, so a failure is only told.
-pub fn poststop(log: &Log, container: &Container, record: &Record) {
-    let Ok(spec) = container.config() else { return };
-    let state = state(container, &spec, record, ContainerState::Stopped, None);
-    for error in hooks::run_poststop(&spec, &state) {
+pub fn poststop(log: &Log, container: &Container, spec: &Spec, record: &Record) {
+    let state = state(container, spec, record, ContainerState::Stopped, None);
+    for error in hooks::run_poststop(spec, &state) {
         log.warning(error);
     }
 }

@@ -19,10 +19,12 @@ mod init;
 mod listener;
 mod log;
 mod process;
+mod rdt;
 mod seal;
 mod signals;
 mod stats;
 mod store;
+mod systemd;
 mod time;
 
 use std::process::ExitCode;

@@ -34,6 +34,7 @@ use nix::{
     sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr},
 };
 use oci_spec::runtime::Spec;
+use rustjail::cgroup::systemd::Unit;
 use serde::{Deserialize, Serialize};
 
 use crate::{cgroups, error::Error, init::Init};
@@ -71,6 +72,12 @@ pub struct Record {
     pub annotations: HashMap<String, String>,
     /// Its control group, relative to the hierarchies' roots.
     pub cgroup: Option<PathBuf>,
+    /// The unit of systemd's that the group is of.
+    #[serde(default)]
+    pub unit: Option<Unit>,
+    /// Its group of resctrl was made for it.
+    #[serde(default)]
+    pub made_resctrl: bool,
     /// Its init, once there is one.
     pub init: Option<Init>,
     /// The creation came to its end.

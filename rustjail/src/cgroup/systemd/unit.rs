@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::{super::CgroupPath, SystemdError};
 
 const SLICE: &str = ".slice";
@@ -10,7 +12,7 @@ const SLICE: &str = ".slice";
 const DEFAULT_SLICE: &str = "system.slice";
 
 /// A transient scope (or slice) with the slice it is in.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub struct Unit {
     pub(super) slice: String,
     pub(super) name: String,

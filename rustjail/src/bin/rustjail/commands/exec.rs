@@ -16,7 +16,7 @@ use crate::{
     context::Context,
     create::{self, Made, Prepared, Wants},
     error::Error,
-    foreground, listener, process, seal,
+    foreground, listener, process, rdt, seal,
     signals::Signals,
     store::{Container, Record, Status},
 };
@@ -106,13 +106,14 @@ fn prepare(
     };
     let init = record.init.as_ref().and_then(crate::init::Init::pidfd).ok_or_else(stopped)?;
     let (link, sync) = create::link()?;
+    let resctrl = rdt::open(spec, &container.id, record)?;
     let launch = compile::exec(ExecRequest {
         process: &requested,
         spec,
         init: init.as_fd(),
         stdio: create::stdio(terminal)?,
         placement: placement(record, arguments.get("cgroup"))?,
-        resctrl: None,
+        resctrl: resctrl.as_ref(),
         sync,
     })?;
     Ok((launch, link))

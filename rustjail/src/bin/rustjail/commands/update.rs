@@ -12,6 +12,7 @@ use crate::{
     context::Context,
     error::Error,
     store::{Container, Status},
+    systemd,
 };
 
 const FLAGS: &[Flag] = &[
@@ -89,7 +90,13 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
         _ => record.as_ref().map(cgroups::open).transpose()?.flatten(),
     };
     match group {
-        Some(group) => group.update(&resources).map(|()| 0).map_err(Into::into),
+        Some(group) => {
+            match record.and_then(|record| record.unit) {
+                Some(unit) => systemd::update(&group, &unit, &resources)?,
+                None => group.update(&resources)?,
+            }
+            Ok(0)
+        }
         None => Err(Error::State { problem: "container not running", id: container.id, status }),
     }
 }

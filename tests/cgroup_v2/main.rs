@@ -28,8 +28,7 @@ async fn every_setting_holds() {
     let module = format!("modules/lib/modules/{}/kernel/drivers/block/loop.ko", kernel.trim());
     fs::copy(image::directory().join(module), rootfs.path().join("loop.ko")).expect("the loop module");
 
-    // On a busy machine an emulated timer comes too late for the kernel's check of it, which then panics.
-    let vm = Vm::boot_with(&["no_timer_check"], &rootfs, &[]).await;
+    let vm = Vm::boot_with(&[], &rootfs, &[]).await;
     let guest = vm.client().await;
     guest.create_sandbox("berth-cgroups").await.unwrap();
     let mut container = vm.shell("c1", "exec cgroup_v2 guest:: --ignored --test-threads=1 --nocapture 2>&1");

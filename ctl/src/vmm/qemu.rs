@@ -50,6 +50,10 @@ const KERNEL_ARGUMENTS: [&str; 11] = [
     "random.trust_cpu=on",
 ];
 
+/// The kernel counts the timer's first ticks against its own clock and panics ("IO-APIC + timer doesn't work") when
+/// too few came, as on a loaded host that emulates both.
+const UNTIMED: &str = "no_timer_check";
+
 /// The QEMU of this host.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Qemu;
@@ -160,11 +164,15 @@ async fn ready(
 
 fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, dir: &WorkDir) -> Command {
     let Machine { kernel, initrd, memory, cpus, network, append, room, .. } = machine;
+    let emulated = accel == Accel::Tcg;
     let (accel, cpu) = match accel {
         Accel::Tcg => ("tcg,thread=multi", "qemu64,-cx16,+rdrand"),
         Accel::Auto | Accel::Kvm => ("kvm", "host"),
     };
     let mut arguments = KERNEL_ARGUMENTS.map(str::to_owned).to_vec();
+    if emulated {
+        arguments.push(UNTIMED.to_owned());
+    }
     arguments.push(format!("berth.ready_port={}", vsock.ready_port));
     arguments.extend(append.iter().cloned());
 

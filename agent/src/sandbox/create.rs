@@ -4,7 +4,6 @@
 //! same teardown that removes a container undoes it.
 
 use std::{
-    fs, io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
     rc::Rc,
@@ -211,7 +210,7 @@ fn prepare(
     Ends { stdio, sync, join }: Ends,
 ) -> Prepared {
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let made = write_bundle(bundle, spec)
+    let made = super::bundle::write(bundle, spec)
         .map_err(failed_to(|| format!("write the bundle {}", bundle.display())))
         .and_then(|()| Ok(Cgroup::create(hierarchies, cgroup, resources)?));
     let cgroup = match made {
@@ -226,9 +225,4 @@ fn prepare(
     });
     let oom = cgroup.oom_events(0).map_err(Error::from);
     Prepared { cgroup: Some(cgroup), oom, launch }
-}
-
-fn write_bundle(bundle: &Path, spec: &Spec) -> io::Result<()> {
-    fs::create_dir_all(bundle)?;
-    fs::write(bundle.join("config.json"), serde_json::to_vec(spec)?)
 }

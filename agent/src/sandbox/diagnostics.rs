@@ -1,16 +1,15 @@
 //! What a container left for whoever asks why it ended.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use nix::libc;
-use oci_spec::runtime::Spec;
 
-use super::{Core, Result, blocking, error::failed_to};
+use super::{Core, Result, blocking, bundle, error::failed_to};
 
 /// Where Kubernetes has the container write it.
 const ANNOTATION: &str = "io.kubernetes.container.terminationMessagePath";
@@ -22,9 +21,9 @@ impl Core {
     /// The head of the termination message; empty where the container has no place for one, or wrote none.
     pub(super) async fn termination_log(&self, id: &str) -> Result<String> {
         let container = self.container(id)?;
-        let config = self.journal.bundle(&container.id).join("config.json");
+        let bundle = self.journal.bundle(&container.id);
         blocking(move || {
-            let Some(source) = message_file(&config)? else { return Ok(String::new()) };
+            let Some(source) = message_file(&bundle)? else { return Ok(String::new()) };
             let head = head(&source).map_err(failed_to(|| format!("read {}", source.display())))?;
             Ok(String::from_utf8_lossy(&head).into_owned())
         })
@@ -33,9 +32,9 @@ impl Core {
 }
 
 /// The guest's file that is mounted where the annotation says.
-fn message_file(config: &Path) -> Result<Option<PathBuf>> {
-    let read = || -> io::Result<Spec> { Ok(serde_json::from_slice(&fs::read(config)?)?) };
-    let spec = read().map_err(failed_to(|| format!("read {}", config.display())))?;
+fn message_file(bundle: &Path) -> Result<Option<PathBuf>> {
+    let spec = bundle::read(bundle)
+        .map_err(failed_to(|| format!("read the configuration in {}", bundle.display())))?;
     let annotations = spec.annotations().as_ref();
     let Some(path) = annotations.and_then(|annotations| annotations.get(ANNOTATION)) else {
         return Ok(None);

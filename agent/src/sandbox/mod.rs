@@ -31,6 +31,7 @@ use crate::{
     supervisor::{Key, Supervisor},
 };
 
+mod bundle;
 mod census;
 mod container;
 mod create;

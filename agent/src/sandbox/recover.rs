@@ -29,7 +29,7 @@ use rustjail::{
 use tokio::io::Interest;
 
 use super::{
-    Core, Phase, Result, blocking,
+    Core, Phase, Result, blocking, bundle,
     container::Container,
     create::needed_later,
     error::failed_to,
@@ -155,14 +155,9 @@ impl Core {
     }
 
     async fn read_spec(&self, id: &str) -> Spec {
-        let path = self.journal.bundle(id).join("config.json");
-        let read = blocking({
-            let path = path.clone();
-            move || {
-                let bytes = fs::read(&path).map_err(failed_to(|| format!("read {}", path.display())))?;
-                let parsed = serde_json::from_slice(&bytes).map_err(std::io::Error::from);
-                parsed.map_err(failed_to(|| format!("understand {}", path.display())))
-            }
+        let dir = self.journal.bundle(id);
+        let read = blocking(move || {
+            bundle::read(&dir).map_err(failed_to(|| format!("read the configuration in {}", dir.display())))
         });
         match read.await {
             Ok(spec) => needed_later(&spec),

@@ -59,12 +59,13 @@ async fn standard_input_reaches_the_program_and_ends_it() {
 #[tokio::test]
 async fn an_exec_sees_the_container_it_joined() {
     let (agent, guest) = Agent::with_sandbox().await;
-    guest.create(&agent.shell("c1", "echo secret > /tmp/s; hostname; exec sleep 1000")).await.unwrap();
+    let script = "echo secret > /tmp/s; hostname; read line";
+    guest.create(&agent.shell("c1", script)).await.unwrap();
     guest.start("c1").await.unwrap();
     assert_eq!(guest.read_until("c1", "", "\n").await, "berth-test\n");
     let output =
         guest.run_in("c1", "e1", &["sh", "-c", "cat /tmp/s; tr '\\0' ' ' < /proc/1/cmdline; exit 3"]).await;
-    assert_eq!((output.status, output.stdout.as_str()), (3, "secret\nsleep 1000 "));
+    assert_eq!((output.status, output.stdout), (3, format!("secret\nsh -c {script} ")));
     guest.signal("c1", "", Signal::SIGKILL as i32).await.unwrap();
     assert_eq!(guest.wait("c1", "").await.unwrap(), 137);
     guest.remove("c1").await.unwrap();

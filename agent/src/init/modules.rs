@@ -98,7 +98,7 @@ pub fn modprobe(arguments: &[String]) -> u8 {
 }
 
 /// Whether the module `name` is loaded, or built in and known by that name.
-fn is_there(name: &str) -> bool {
+pub fn is_there(name: &str) -> bool {
     Path::new("/sys/module").join(name.replace('-', "_")).exists()
 }
 

@@ -5,6 +5,7 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
+    path::Path,
     process::Command,
     rc::Rc,
 };
@@ -15,8 +16,10 @@ use super::{
     journal::{SandboxRecord, VERSION},
     namespaces::Shared,
 };
-use crate::{storage::SANDBOX, supervisor::Key};
+use crate::{init::modules, storage::SANDBOX, supervisor::Key};
 
+/// In Berth's image it is the agent itself; a guest with a userland may have its own configuration for it.
+const MODPROBE: &str = "/sbin/modprobe";
 /// What the kernel takes for a hostname.
 const MAX_HOSTNAME: usize = 64;
 
@@ -104,9 +107,17 @@ fn load(name: &str, parameters: &[String]) -> Result<()> {
     if name.is_empty() || name.starts_with('-') || name.contains('/') {
         return Err(Error::Invalid(format!("{name:?} is not the name of a kernel module")));
     }
-    let mut command = Command::new("/sbin/modprobe");
+    if !Path::new(MODPROBE).exists() {
+        let found = modules::request(name, &parameters.join(" "))
+            .map_err(|error| Error::Invalid(error.to_string()))?;
+        return match found || modules::is_there(name) {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!("there is no kernel module {name}"))),
+        };
+    }
+    let mut command = Command::new(MODPROBE);
     command.args(["-v", "--", name]).args(parameters);
-    let output = command.output().map_err(failed_to(|| format!("run /sbin/modprobe {name}")))?;
+    let output = command.output().map_err(failed_to(|| format!("run {MODPROBE} {name}")))?;
     if output.status.success() {
         return Ok(());
     }

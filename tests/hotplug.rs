@@ -10,8 +10,12 @@ use std::{
 
 use berth::{Container, Guest, Rootfs, Vm, deadline, scratch_dir};
 use berth_protocols::{
-    agent::{OnlineCPUMemRequest, ResizeVolumeRequest, Storage},
+    agent::{
+        AddSwapRequest, CreateSandboxRequest, KernelModule, OnlineCPUMemRequest, ResizeVolumeRequest,
+        Storage, UpdateInterfaceRequest,
+    },
     oci,
+    types::{IPAddress, Interface},
 };
 use berthctl::vmm::Room;
 use serde_json::{Value, json};
@@ -37,6 +41,14 @@ impl Host {
         fs::File::create(&path).unwrap().set_len(mib << 20).unwrap();
         let status = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&path).status();
         assert!(status.expect("mkfs.ext4 (package e2fsprogs)").success());
+        path.display().to_string()
+    }
+
+    fn swap(&self, name: &str) -> String {
+        let path = self.dir.join(name);
+        fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        let made = Command::new("mkswap").arg(&path).output().expect("mkswap (package util-linux)");
+        assert!(made.status.success(), "{made:?}");
         path.display().to_string()
     }
 
@@ -207,6 +219,15 @@ async fn disks_come_and_go_while_containers_use_them() {
     writes_and_reads(&vm, &guest, "scsi", storage("scsi", "1:0", "ext4")).await;
     deadline(vm.running.unplug("scsi1")).await.unwrap();
 
+    let swap = host.swap("swap.img");
+    add_image(&mut vm, "swap", &swap).await;
+    plug(&mut vm, json!({ "driver": "virtio-blk-pci", "id": "swap0", "bus": "port3", "drive": "swap" }))
+        .await;
+    let slots = AddSwapRequest { PCIPath: vec![0x13, 0], ..Default::default() };
+    guest.agent.add_swap(context(), &slots).await.unwrap();
+    let swaps = guest_says(&vm, &guest, "swaps", "cat /proc/swaps").await;
+    assert!(swaps.lines().nth(1).is_some_and(|line| line.contains("partition")), "{swaps}");
+
     let shared = host.dir.join("shared");
     fs::create_dir(&shared).unwrap();
     let socket = host.share(&shared);
@@ -254,9 +275,18 @@ async fn disks_come_and_go_while_containers_use_them() {
 async fn cpus_memory_and_interfaces_are_put_to_use() {
     let mut vm = Vm::boot_roomy(&[PATIENCE], &Rootfs::busybox(), room()).await;
     let guest = vm.client().await;
-    guest.create_sandbox("berth-vm").await.unwrap();
-    let online = |cpus, wait| OnlineCPUMemRequest { wait, nb_cpus: cpus, ..Default::default() };
     let context = || ttrpc::context::with_timeout(30_000_000_000);
+    // With a module, which no program but the agent itself can load here.
+    let module = |name: &str| CreateSandboxRequest {
+        sandbox_id: "test".into(),
+        kernel_modules: vec![KernelModule { name: name.into(), ..Default::default() }],
+        ..Default::default()
+    };
+    let unknown = guest.agent.create_sandbox(context(), &module("berth_none")).await.unwrap_err().to_string();
+    assert!(unknown.contains("there is no kernel module berth_none"), "{unknown}");
+    guest.agent.create_sandbox(context(), &module("veth")).await.unwrap();
+    assert_eq!(guest_says(&vm, &guest, "modules", "grep -c '^veth ' /proc/modules").await, "1");
+    let online = |cpus, wait| OnlineCPUMemRequest { wait, nb_cpus: cpus, ..Default::default() };
 
     let free = control(&mut vm, "query-hotpluggable-cpus", Value::Null).await;
     let free: Vec<Value> =
@@ -299,21 +329,34 @@ async fn cpus_memory_and_interfaces_are_put_to_use() {
     deadline(grows).await;
     guest.agent.online_cpu_mem(context(), &online(0, true)).await.unwrap();
 
-    plug(
-        &mut vm,
-        json!({ "driver": "virtio-net-pci", "id": "net0", "bus": "port2", "mac": "02:00:00:00:00:07" }),
-    )
-    .await;
-    let mut round = 0;
-    let comes = async {
-        loop {
-            round += 1;
-            let addresses =
-                guest_says(&vm, &guest, &format!("net{round}"), "cat /sys/class/net/*/address").await;
-            if addresses.contains("02:00:00:00:00:07") {
-                return;
-            }
-        }
+    // Asked for before it comes, by its place alone.
+    let interface = Interface {
+        name: "backend".into(),
+        devicePath: "12/00".into(),
+        mtu: 1300,
+        IPAddresses: vec![IPAddress { address: "10.7.0.2".into(), mask: "24".into(), ..Default::default() }],
+        ..Default::default()
     };
-    deadline(comes).await;
+    let request = UpdateInterfaceRequest { interface: Some(interface).into(), ..Default::default() };
+    let waiting = tokio::spawn({
+        let (agent, request) = (guest.agent.clone(), request.clone());
+        async move { agent.update_interface(context(), &request).await }
+    });
+    let card =
+        json!({ "driver": "virtio-net-pci", "id": "net0", "bus": "port2", "mac": "02:00:00:00:00:07" });
+    plug(&mut vm, card.clone()).await;
+    waiting.await.unwrap().unwrap();
+    let shown = "cd /sys/class/net/backend && cat address mtu";
+    assert_eq!(guest_says(&vm, &guest, "net", shown).await, "02:00:00:00:00:07\n1300");
+
+    // Gone, it is told of by its place; back again, it is another interface.
+    deadline(vm.running.unplug("net0")).await.unwrap();
+    let absent = guest.agent.update_interface(context(), &request).await.unwrap_err().to_string();
+    assert!(
+        absent.contains("the network interface at PCI path 12/00 did not appear within 15 s"),
+        "{absent}"
+    );
+    plug(&mut vm, card).await;
+    guest.agent.update_interface(context(), &request).await.unwrap();
+    assert_eq!(guest_says(&vm, &guest, "again", shown).await, "02:00:00:00:00:07\n1300");
 }

@@ -66,12 +66,13 @@ fn validate_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// By device, else by MAC address, else by name. Of several links with one MAC address, such as a VLAN and what it
+/// By index, else by MAC address, else by name. Of several links with one MAC address, such as a VLAN and what it
 /// is on, it is the one that has the name already, or the oldest.
 fn find<'a>(links: &'a [Link], wanted: &Interface) -> Result<&'a Link> {
     let not_found = |wanted: String| Error::LinkNotFound { wanted };
-    if let Some(device) = &wanted.device {
-        return by_name(links, device).ok_or_else(|| not_found(format!("Device: {device}")));
+    if let Some(index) = wanted.index {
+        let link = links.iter().find(|link| link.index == index);
+        return link.ok_or_else(|| not_found(format!("Index: {index}")));
     }
     let mut same: Vec<&Link> =
         links.iter().filter(|link| !wanted.mac.is_empty() && link.mac == wanted.mac).collect();

@@ -36,9 +36,9 @@ pub const NAME_MAX: usize = 15;
 pub struct Interface {
     /// The name it is to have.
     pub name: String,
-    /// The name by which the kernel knows it now, where the host says on which device it is.
-    pub device: Option<String>,
-    /// Finds the interface; with `device`, is given to it. Empty: by name.
+    /// Its index, where the host says on which device it is.
+    pub index: Option<u32>,
+    /// Finds the interface; with `index`, is given to it. Empty: by name.
     pub mac: Vec<u8>,
     /// 0 leaves it.
     pub mtu: u32,

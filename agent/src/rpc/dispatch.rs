@@ -51,7 +51,7 @@ const HEALTH: [Method; 2] = [served("Check", health::check), served("Version", h
 /// By name, for the binary search.
 const AGENT: [Method; 42] = [
     served("AddARPNeighbors", network_calls::add_neighbours),
-    unsupported("AddSwap"),
+    served("AddSwap", files::add_swap),
     served("AddSwapPath", files::add_swap_path),
     served("CloseStdin", stdio::close_stdin),
     served("CopyFile", files::copy),
@@ -263,8 +263,8 @@ mod tests {
         let no_service = (Code::InvalidArgument, "x.Y service does not exist".to_owned());
         assert_eq!(refusal("x.Y", "Check"), Some(no_service));
         assert_eq!(refusal("grpc.Health", "Nope"), Some((Code::Unimplemented, "Nope method".to_owned())));
-        let unsupported = (Code::Unimplemented, "/grpc.AgentService/AddSwap is not supported".to_owned());
-        assert_eq!(refusal("grpc.AgentService", "AddSwap"), Some(unsupported));
+        let unsupported = (Code::Unimplemented, "/grpc.AgentService/GetMetrics is not supported".to_owned());
+        assert_eq!(refusal("grpc.AgentService", "GetMetrics"), Some(unsupported));
         assert_eq!(refusal("grpc.AgentService", "CreateContainer"), None);
         assert_eq!(refusal("grpc.Health", "Check"), None);
     }

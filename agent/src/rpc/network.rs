@@ -29,9 +29,12 @@ pub(super) fn update_interface(agent: &Agent, method: &Method, body: &[u8]) -> R
     let request: UpdateInterfaceRequest = decode(body)?;
     let wire =
         request.interface.into_option().ok_or_else(|| Status::invalid("UpdateInterface: no interface"))?;
-    let wanted = parse_interface(&wire)?;
-    let network = agent.network.clone();
+    let mut wanted = parse_interface(&wire)?;
+    let (network, hotplug) = (agent.network.clone(), agent.sandbox.hotplug());
     agent.mutate(method, body, async move {
+        if !wire.devicePath.is_empty() {
+            wanted.index = Some(hotplug.interface_by_pci_path(&wire.devicePath).await?);
+        }
         network.update_interface(wanted).await?;
         // Hosts get back what they asked for.
         encode(&wire)
@@ -95,14 +98,13 @@ fn family(is_ipv6: bool) -> Family {
     if is_ipv6 { Family::V6 } else { Family::V4 }
 }
 
-/// A device that is still on its way (`devicePath`) is not waited for: it is not found by its MAC address, and hosts
-/// ask again when they are told so.
+/// But for the device (`devicePath`), which may have to be waited for.
 fn parse_interface(wire: &types::Interface) -> Result<Interface, Status> {
     let mtu = u32::try_from(wire.mtu)
         .map_err(|_| Status::invalid(format_args!("the MTU {} of {:?} is too large", wire.mtu, wire.name)))?;
     Ok(Interface {
         name: wire.name.clone(),
-        device: None,
+        index: None,
         mac: parse_mac(&wire.hwAddr)?,
         mtu,
         no_arp: wire.raw_flags & libc::IFF_NOARP.cast_unsigned() != 0,

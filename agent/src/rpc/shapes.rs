@@ -68,6 +68,7 @@ requests! {
     agent::GetIPTablesRequest = flat(1);
     agent::SetIPTablesRequest = flat(2);
     agent::CopyFileRequest = flat(8);
+    agent::AddSwapRequest = Shape { last: 1, fields: &[(1, Packed)] };
     agent::AddSwapPathRequest = flat(1);
 }
 

@@ -59,6 +59,12 @@ fn network_code(error: &network::Error) -> Code {
     }
 }
 
+impl From<HotplugError> for Status {
+    fn from(error: HotplugError) -> Self {
+        Self::new(hotplug_code(&error), error)
+    }
+}
+
 impl From<copy::Error> for Status {
     fn from(error: copy::Error) -> Self {
         let code = match &error {

@@ -302,6 +302,11 @@ impl Sandbox {
         Rc::clone(&self.core).dispatch_exits().await
     }
 
+    /// What waits for devices, which calls that need no sandbox do too.
+    pub fn hotplug(&self) -> Rc<Hotplug> {
+        Rc::clone(&self.core.hotplug)
+    }
+
     /// Sets the sandbox up: modules, namespaces, DNS.
     pub async fn create_sandbox(&self, request: SandboxRequest) -> Result<()> {
         self.core.create_sandbox(request).await

@@ -27,6 +27,7 @@ use crate::{
     address::Address,
     config::Config,
     console::{self, CONSOLES},
+    device::cdi,
     hotplug::{self, Hotplug, Roots},
     observe::{
         log::Log,
@@ -94,6 +95,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         supervisor: Rc::clone(&supervisor),
         raw: Rc::clone(&raw),
         hotplug: Rc::clone(&hotplug),
+        cdi: cdi::Registry::new(config.cdi_timeout, config.visible_cdi_devices),
         state_dir,
         pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
         log: log.clone(),

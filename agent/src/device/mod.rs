@@ -14,6 +14,7 @@ use crate::hotplug::{Hotplug, HotplugError, block::Disk};
 mod blk;
 #[cfg(any(target_arch = "s390x", test))]
 mod blk_ccw;
+pub mod cdi;
 pub mod environment;
 mod mmioblk;
 mod nvdimm;

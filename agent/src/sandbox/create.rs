@@ -87,6 +87,7 @@ impl Core {
     ) -> Result<()> {
         let found = device::find(devices, &self.hotplug).await?;
         device::spec::apply(spec, &found)?;
+        self.cdi.inject(spec).await?;
         let addresses: PciAddresses = found.into_iter().flat_map(|device| device.pci).collect();
         if let Some(process) = spec.process_mut()
             && let Some(environment) = process.env_mut()

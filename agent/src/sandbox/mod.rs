@@ -18,7 +18,7 @@ use oci_spec::runtime::{LinuxResources, Process, Spec};
 use rustjail::cgroup::Hierarchies;
 
 use crate::{
-    device::Device,
+    device::{Device, cdi},
     guest::{
         self,
         memory::settings::{Compact, Reclaim},
@@ -167,6 +167,8 @@ pub struct Parts {
     pub raw: Rc<Waiting>,
     /// Tells of devices that come.
     pub hotplug: Rc<Hotplug>,
+    /// Describes devices that containers name.
+    pub cdi: cdi::Registry,
     /// Where the journal and the containers' own files are.
     pub state_dir: PathBuf,
     /// The size of output pipes; `None` leaves the kernel's.
@@ -199,6 +201,7 @@ struct Core {
     journal_fails: Cell<bool>,
     hierarchies: Hierarchies,
     hotplug: Rc<Hotplug>,
+    cdi: cdi::Registry,
     storages: Storages,
     exits: Exits,
     oom: OomQueue,
@@ -257,7 +260,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// An empty sandbox. [`Sandbox::recover`] and then [`Sandbox::dispatch_exits`] bring it to life.
     pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { supervisor, raw, hotplug, state_dir, pipe_size, log, named } = parts;
+        let Parts { supervisor, raw, hotplug, cdi, state_dir, pipe_size, log, named } = parts;
         let journal = Journal::open(&state_dir)
             .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
         let peeker = Peeker::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
@@ -277,6 +280,7 @@ impl Sandbox {
             journal_fails: Cell::new(false),
             hierarchies,
             hotplug,
+            cdi,
             storages,
             exits: Exits::default(),
             oom: OomQueue::default(),

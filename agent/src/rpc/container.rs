@@ -1,8 +1,13 @@
 //! The life of a container.
 
-use std::time::Duration;
+use std::{
+    path::{Component, Path},
+    time::Duration,
+};
 
-use berth_protocols::agent::{CreateContainerRequest, RemoveContainerRequest, StartContainerRequest};
+use berth_protocols::agent::{
+    CreateContainerRequest, RemoveContainerRequest, SharedMount, StartContainerRequest,
+};
 
 use super::{
     decode::decode,
@@ -14,7 +19,7 @@ use super::{
 };
 use crate::{
     oci,
-    sandbox::{CreateRequest, StdioPorts},
+    sandbox::{self, CreateRequest, StdioPorts},
 };
 
 pub(super) fn create(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outcome, Status> {
@@ -31,12 +36,7 @@ fn parse_create(body: &[u8]) -> Result<CreateRequest, Status> {
     let request: CreateContainerRequest = decode(body)?;
     let id = request.container_id;
     ids::container(&id)?;
-    let unsupported = [("shared_mounts", request.shared_mounts.len())];
-    if let Some((what, count)) = unsupported.into_iter().find(|(_, count)| *count > 0) {
-        return Err(Status::invalid(format_args!(
-            "CreateContainer {id:?}: {what} ({count} given) are not supported by this agent"
-        )));
-    }
+    let shared_mounts = request.shared_mounts.into_iter().map(shared_mount).collect::<Result<_, _>>()?;
     let no_spec = || Status::invalid(format_args!("CreateContainer {id:?}: the request has no OCI spec"));
     let spec = oci::spec(request.OCI.into_option().ok_or_else(no_spec)?)?;
     let ports =
@@ -48,7 +48,24 @@ fn parse_create(body: &[u8]) -> Result<CreateRequest, Status> {
         ports,
         storages: storages(request.storages),
         devices: devices(request.devices),
+        shared_mounts,
     })
+}
+
+/// `dst_ctr` is the new container by definition, and `name` only names the entry.
+fn shared_mount(wire: SharedMount) -> Result<sandbox::SharedMount, Status> {
+    for path in [&wire.src_path, &wire.dst_path].map(Path::new) {
+        let plain = |component| matches!(component, Component::RootDir | Component::Normal(_));
+        if !path.is_absolute() || path == Path::new("/") || !path.components().all(plain) {
+            return Err(Status::invalid(format_args!(
+                "the shared mount {:?} of {:?} has no absolute path without \"..\" at {path:?}",
+                wire.name, wire.src_ctr
+            )));
+        }
+    }
+    let [source_path, target_path] =
+        [wire.src_path, wire.dst_path].map(|path| Path::new(&path).components().collect());
+    Ok(sandbox::SharedMount { source: wire.src_ctr, source_path, target_path })
 }
 
 pub(super) fn start(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outcome, Status> {
@@ -73,7 +90,7 @@ pub(super) fn remove(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outc
 
 #[cfg(test)]
 mod tests {
-    use berth_protocols::{agent::SharedMount, oci as wire};
+    use berth_protocols::oci as wire;
     use protobuf::Message;
 
     use super::*;
@@ -92,7 +109,7 @@ mod tests {
             let message = refusal(change).unwrap();
             assert!(message.contains(text), "{message}");
         };
-        refused(|request| request.shared_mounts.push(SharedMount::new()), "shared_mounts (1 given)");
+        refused(|request| request.shared_mounts.push(SharedMount::new()), "has no absolute path");
         refused(|request| request.OCI.clear(), "no OCI spec");
         refused(|request| request.container_id = "../etc".into(), "invalid container id");
         let unknown = |request: &mut CreateContainerRequest| {

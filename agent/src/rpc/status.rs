@@ -94,9 +94,11 @@ fn code(error: &Error) -> Code {
         }
         Error::UnknownProcess { .. } => Code::NotFound,
         Error::Exists { .. } => Code::AlreadyExists,
-        Error::WrongState { .. } | Error::StreamClosed { .. } | Error::NoSandboxPidns | Error::Sandbox(_) => {
-            Code::FailedPrecondition
-        }
+        Error::WrongState { .. }
+        | Error::StreamClosed { .. }
+        | Error::NoSandboxPidns
+        | Error::NoMountSource { .. }
+        | Error::Sandbox(_) => Code::FailedPrecondition,
         Error::Step(step) => step_code(Errno::from_raw(step.errno)),
         Error::Launch(LaunchError::Unreachable(_)) => Code::Unavailable,
         Error::Launch(LaunchError::Clone(source)) | Error::Io { source, .. } => system_code(source),

@@ -27,6 +27,7 @@ use super::{
     namespaces::own_pid_namespace,
     oom::Look,
     process::Process,
+    shared_mounts,
     state::{Event, State},
     streams::Sockets,
 };
@@ -42,7 +43,7 @@ impl Core {
         if self.table.borrow().contains_key(&request.id) {
             return Err(Error::Exists { kind: "container", id: request.id });
         }
-        let CreateRequest { id, mut spec, sandbox_pidns, ports, storages, devices } = request;
+        let CreateRequest { id, mut spec, sandbox_pidns, ports, storages, devices, shared_mounts } = request;
         let joins = self.pid_namespace_of(sandbox_pidns)?;
         own_pid_namespace(&mut spec);
         let cgroup_path = self.cgroup_path(&id, &spec)?;
@@ -59,6 +60,10 @@ impl Core {
                 Err(error) => Err(error),
             },
             Err(error) => Err(error),
+        };
+        let outcome = match outcome {
+            Ok(()) => self.share_mounts(&container, shared_mounts).await,
+            refused => refused,
         };
         let outcome = outcome.and_then(|()| {
             container.apply(Event::Ready, "create")?;
@@ -177,12 +182,16 @@ impl Core {
     }
 }
 
-/// What execs and hooks look at; the rest of a configuration can be large and is on disk.
+/// What execs, hooks and other containers look at; the rest of a configuration can be large and is on disk.
 pub(super) fn needed_later(spec: &Spec) -> Spec {
     let mut kept = spec.clone();
     kept.set_mounts(None);
     if kept.hooks().is_none() {
-        kept.set_annotations(None);
+        let names = kept.annotations_mut().take().map(|mut annotations| {
+            annotations.retain(|key, _| shared_mounts::NAMES.contains(&key.as_str()));
+            annotations
+        });
+        kept.set_annotations(names);
     }
     kept
 }

@@ -1,6 +1,6 @@
 //! Everything a call on the sandbox can fail with. `rpc::status` maps each variant to a ttrpc code.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 use rustjail::{cgroup::CgroupError, compile::CompileError, hooks::HookError, sync::StepError};
 
@@ -83,6 +83,14 @@ pub enum Error {
     /// The container has no shared PID namespace to join.
     #[error("Sandbox does not have sandbox_pidns: the container that defined it is gone")]
     NoSandboxPidns,
+    /// Nobody has the mount that a new container is to share.
+    #[error("there is no running container {name:?} to share its mount {} with the new one", path.display())]
+    NoMountSource {
+        /// As the request has it.
+        name: String,
+        /// Where the mount should be.
+        path: PathBuf,
+    },
     /// The process has no terminal. Hosts know this text.
     #[error("no tty")]
     NoTty,

@@ -55,6 +55,7 @@ mod recover;
 mod remove;
 mod resources;
 mod setup;
+mod shared_mounts;
 mod signal;
 mod start;
 pub mod state;
@@ -64,6 +65,7 @@ mod wait;
 pub use error::Error;
 pub use oom::OomEvent;
 pub use resources::ContainerStats;
+pub use shared_mounts::SharedMount;
 
 use census::Moved;
 use container::Container;
@@ -143,6 +145,8 @@ pub struct CreateRequest {
     pub storages: Vec<Storage>,
     /// Devices plugged in for it.
     pub devices: Vec<Device>,
+    /// Mounts of other containers that it gets.
+    pub shared_mounts: Vec<SharedMount>,
 }
 
 /// What ExecProcess asks for.

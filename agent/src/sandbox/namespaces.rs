@@ -23,13 +23,19 @@ pub(super) struct Shared {
 impl Shared {
     /// Makes the namespaces; an empty hostname keeps the guest's.
     pub(super) async fn make(hostname: String) -> io::Result<Self> {
-        let (made, receiver) = oneshot::channel();
-        // Not from the pool: the thread that unshares must not be used for anything else afterwards.
-        std::thread::Builder::new().name("namespaces".to_owned()).stack_size(64 << 10).spawn(move || {
-            let _receiver_gone = made.send(unshare_here(&hostname));
-        })?;
-        receiver.await.map_err(io::Error::other)?
+        on_own_thread(move || unshare_here(&hostname)).await
     }
+}
+
+/// Runs `work` on a new thread: one that has changed its namespaces must not be used for anything else afterwards.
+pub(super) async fn on_own_thread<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (done, receiver) = oneshot::channel();
+    std::thread::Builder::new().name("namespaces".to_owned()).stack_size(64 << 10).spawn(move || {
+        let _receiver_gone = done.send(work());
+    })?;
+    receiver.await.map_err(io::Error::other)?
 }
 
 fn unshare_here(hostname: &str) -> io::Result<Shared> {

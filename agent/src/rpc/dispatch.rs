@@ -35,15 +35,11 @@ type Handler = fn(&Agent, &Method, &[u8]) -> Result<Outcome, Status>;
 /// One row of the table.
 pub(super) struct Method {
     pub(super) name: &'static str,
-    handler: Option<Handler>,
+    handler: Handler,
 }
 
 const fn served(name: &'static str, handler: Handler) -> Method {
-    Method { name, handler: Some(handler) }
-}
-
-const fn unsupported(name: &'static str) -> Method {
-    Method { name, handler: None }
+    Method { name, handler }
 }
 
 const HEALTH: [Method; 2] = [served("Check", health::check), served("Version", health::version)];
@@ -152,10 +148,10 @@ impl Agent {
         Snapshot { scrapes: self.scrapes.get(), census, roles, calls }
     }
 
-    /// Has `handler` answer, and counts how that goes.
-    fn counted(&self, method: &'static Method, handler: Handler, body: &[u8]) -> Result<Outcome, Status> {
+    /// Has the method's handler answer, and counts how that goes.
+    fn counted(&self, method: &'static Method, body: &[u8]) -> Result<Outcome, Status> {
         let mut ticket = self.calls.begin(method.name);
-        let outcome = handler(self, method, body);
+        let outcome = (method.handler)(self, method, body);
         match outcome {
             Ok(Outcome::Later(running)) => {
                 let work = ticket.follow(running.work);
@@ -207,36 +203,31 @@ pub(super) fn encode(message: &impl Message) -> Result<Reply, Status> {
     bytes.map(Reply::message).map_err(|error| Status::new(Code::Internal, error))
 }
 
-/// The row of a method, and what serves it.
-fn route(service: &str, name: &str) -> Result<(&'static Method, Handler), Status> {
+/// The row of a method.
+fn route(service: &str, name: &str) -> Result<&'static Method, Status> {
     let table = match service {
         "grpc.AgentService" => &AGENT[..],
         "grpc.Health" => &HEALTH[..],
         other => return Err(Status::invalid(format_args!("{other} service does not exist"))),
     };
     let row = table.binary_search_by_key(&name, |method| method.name).ok();
-    let method = row
-        .and_then(|row| table.get(row))
-        .ok_or_else(|| Status::new(Code::Unimplemented, format_args!("{name} method")))?;
-    let handler = method.handler.ok_or_else(|| {
-        Status::new(Code::Unimplemented, format_args!("/{service}/{name} is not supported"))
-    })?;
-    Ok((method, handler))
+    row.and_then(|row| table.get(row))
+        .ok_or_else(|| Status::new(Code::Unimplemented, format_args!("{name} method")))
 }
 
 impl Service for Agent {
     fn call(&self, request: &Request<'_>) -> Result<Outcome, Status> {
-        let (method, handler) = route(request.service, request.method)?;
+        let method = route(request.service, request.method)?;
         let gate = if request.service == "grpc.Health" { None } else { self.rules.gate(request) };
         match gate {
             Some(gate) => Ok(Outcome::Gated(gate)),
-            None => self.counted(method, handler, request.payload),
+            None => self.counted(method, request.payload),
         }
     }
 
     fn permitted(&self, request: &Request<'_>) -> Result<Outcome, Status> {
-        let (method, handler) = route(request.service, request.method)?;
-        self.counted(method, handler, request.payload)
+        let method = route(request.service, request.method)?;
+        self.counted(method, request.payload)
     }
 }
 
@@ -263,8 +254,6 @@ mod tests {
         let no_service = (Code::InvalidArgument, "x.Y service does not exist".to_owned());
         assert_eq!(refusal("x.Y", "Check"), Some(no_service));
         assert_eq!(refusal("grpc.Health", "Nope"), Some((Code::Unimplemented, "Nope method".to_owned())));
-        let unsupported = (Code::Unimplemented, "/grpc.AgentService/GetMetrics is not supported".to_owned());
-        assert_eq!(refusal("grpc.AgentService", "GetMetrics"), Some(unsupported));
         assert_eq!(refusal("grpc.AgentService", "CreateContainer"), None);
         assert_eq!(refusal("grpc.Health", "Check"), None);
     }

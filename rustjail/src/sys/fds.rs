@@ -1,6 +1,14 @@
 //! The descriptor table as a whole.
 
-use std::{ffi::c_uint, io, os::unix::process::CommandExt, process::Command};
+use std::{
+    ffi::c_uint,
+    io,
+    os::{
+        fd::{FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
+};
 
 /// Closes every descriptor from `first` to `last`, both included.
 ///
@@ -12,6 +20,21 @@ pub(crate) fn close_range(first: u32, last: u32) -> io::Result<()> {
 /// Makes every descriptor from `first` on close at execve.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// The descriptor `number`, if this process was started with it and nobody has asked before; it closes at execve
+/// from now on.
+pub fn inherited(number: i32) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: takes integers only.
+    let flags = super::check(unsafe { libc::fcntl(number, libc::F_GETFD) }.into())?;
+    if number <= libc::STDERR_FILENO || flags & libc::c_long::from(libc::FD_CLOEXEC) != 0 {
+        return Ok(None);
+    }
+    // SAFETY: takes integers only.
+    super::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }.into())?;
+    // SAFETY: it is open, and whatever this process opens closes at execve from the beginning, as this one does
+    // now. So it came with the start, and neither has an owner nor is given a second one.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(number) }))
 }
 
 /// Has `command` start with nothing but its standard streams, whatever this process was itself started with.

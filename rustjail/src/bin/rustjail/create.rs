@@ -1,7 +1,8 @@
 //! From a bundle to an init that waits for its start, and the way back.
 //!
-//! The record names everything that will exist before it exists, so that `delete --force` finds what a command
-//! that died here has left. A creation that fails undoes itself.
+//! The record names the groups before there is a process, so that `delete --force` finds what a command that died
+//! here has left; before it there is at most an empty group, which the next creation takes over. A creation that
+//! fails undoes itself.
 
 use std::{
     fs, io,
@@ -35,7 +36,8 @@ use crate::{
     foreground, hooks,
     init::Init,
     listener::{self, Waiting},
-    rdt, seal,
+    rdt,
+    seal::{self, Sealed},
     store::{Container, Record},
     systemd, time,
 };
@@ -94,7 +96,7 @@ pub struct Made {
 /// Creates the container of `arguments`.
 pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Result<Created, Error> {
     let preserved = preserved_fds(arguments)?;
-    seal::ensure()?;
+    let sealed = seal::ensure(preserved)?;
     let mut bundle = Bundle::load(arguments.get("bundle"))?;
     check_terminal(&bundle.spec, arguments, starter == Starter::Here && !arguments.has("detach"))?;
     pass_listen_fds(&mut bundle.spec);
@@ -107,6 +109,7 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
         annotations: bundle.spec.annotations().clone().unwrap_or_default(),
         cgroup: None,
         unit: None,
+        has_sequel: has_sequel(&bundle.spec),
         made_resctrl: false,
         init: None,
         complete: false,
@@ -124,7 +127,7 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
             record.made_resctrl = resctrl.as_ref().is_some_and(Group::was_made);
             container.write_record(&record)?;
             let launch = launch(&container, &bundle, cgroup.as_ref(), resctrl.as_ref(), starter)?;
-            make(launch, preserved, arguments, |process, wants| {
+            make(launch, preserved, sealed, arguments, |process, wants| {
                 let (spec, status) = (&bundle.spec, ContainerState::Creating);
                 match wants {
                     Wants::Hooks => {
@@ -146,6 +149,11 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
             Err(error)
         }
     }
+}
+
+fn has_sequel(spec: &Spec) -> bool {
+    let resctrl = spec.linux().as_ref().is_some_and(|linux| linux.intel_rdt().is_some());
+    resctrl || spec.hooks().is_some()
 }
 
 /// A compiled launch and our end of the link to what will come of it.
@@ -215,6 +223,7 @@ pub fn waiting(process: &Spawned, number: i32) -> Waiting<'_> {
 pub fn make(
     prepared: Prepared,
     preserved: u32,
+    sealed: Sealed,
     arguments: &Arguments,
     serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
 ) -> Result<Made, Error> {
@@ -230,6 +239,8 @@ pub fn make(
     drop(fds);
     // With the child's end of the link, or its end would never be seen.
     drop(launch);
+    // The child is at work, and we wait for it anyway.
+    drop(sealed);
     let mut made = Made { spawned, link, console: None };
     match follow(&mut made, open, serve) {
         Ok(()) => Ok(made),
@@ -384,8 +395,10 @@ pub fn destroy(
         (None, Some(group)) => group.delete()?,
         (None, None) => {}
     }
-    // A creation that did not come as far as writing it has made nothing more.
-    if let Ok(spec) = container.config() {
+    // A creation that did not come as far as writing the configuration has made nothing more.
+    if record.has_sequel
+        && let Ok(spec) = container.config()
+    {
         if let Some(group) = rdt::open(&spec, &container.id, record)? {
             group.delete()?;
         }

@@ -24,6 +24,9 @@ pub fn run(
 
 /// Those that follow the start; a container that has ended meanwhile has them all the same.
 pub fn poststart(container: &Container, record: &Record) -> Result<(), Error> {
+    if !record.has_sequel {
+        return Ok(());
+    }
     let spec = container.config()?;
     let pid = record.init.as_ref().map(|init| init.pid).unwrap_or_default();
     run(container, &spec, record, &[Kind::Poststart], ContainerState::Running, pid)

@@ -5,14 +5,18 @@
 //! (CVE-2019-5736). So commands that make processes run from a mount that is read-only, which no process of a
 //! container can change: a detached one of the binary alone, which vanishes with the last process that uses it.
 //! Where the binary is on a read-only mount anyway, nothing needs to be done.
+//!
+//! Taking a detached mount apart waits for an RCU grace period, and closing its last descriptor does that. So the
+//! new execution inherits the descriptor, by the number that its name (`argv[0]`, as /proc/self/fd/N) tells, and
+//! closes it when it has nothing else to do.
 
 use std::{
     ffi::CString,
-    fs::File,
+    fs::{self, File},
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::ffi::OsStringExt,
+        unix::{ffi::OsStringExt, fs::MetadataExt},
     },
 };
 
@@ -26,32 +30,61 @@ use nix::{
     unistd::execveat,
 };
 use rustjail::sys::{
-    memfd,
+    fds, memfd,
     mount::{Attributes, clone_tree, set_attributes},
 };
 
 use crate::error::Error;
 
 const OWN: &str = "/proc/self/exe";
+const FDS: &str = "/proc/self/fd/";
+
+/// What the binary that nobody can write to is on, if that is a mount of our own.
+#[derive(Debug)]
+pub struct Sealed(#[expect(dead_code, reason = "held until it is dropped")] Option<OwnedFd>);
 
 /// Returns once this process runs from a binary that nobody can write to; that may be in a new execution of it.
-pub fn ensure() -> Result<(), Error> {
-    seal().map_err(Error::io("protect the runtime's own binary", OWN))
+/// The first `preserved` descriptors from 3 on are not touched.
+pub fn ensure(preserved: u32) -> Result<Sealed, Error> {
+    seal(preserved).map_err(Error::io("protect the runtime's own binary", OWN))
 }
 
-fn seal() -> io::Result<()> {
+fn seal(preserved: u32) -> io::Result<Sealed> {
     let own = open(OWN, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     if fstatvfs(&own)?.flags().contains(FsFlags::ST_RDONLY) {
-        return Ok(());
+        return held_mount(preserved).map(Sealed);
     }
     match read_only_mount(&own) {
-        Ok(mount) => execute(&mount),
+        Ok(mount) => {
+            // This copy of the descriptor outlives execve.
+            let first = i32::try_from(preserved).unwrap_or(i32::MAX).saturating_add(3);
+            let copy = fcntl(&mount, FcntlArg::F_DUPFD(first))?;
+            execute(&mount, Some(format!("{FDS}{copy}").into()))
+        }
         // Mounting takes CAP_SYS_ADMIN. A copy in memory takes nothing but time.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
             let mut own = File::open(OWN)?;
-            if is_sealed(&own) { Ok(()) } else { execute(&memfd::sealed_copy("rustjail", &mut own)?) }
+            if is_sealed(&own) {
+                return Ok(Sealed(None));
+            }
+            execute(&memfd::sealed_copy("rustjail", &mut own)?, None)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// The descriptor that a former execution left, if this process is a later one: our name is a descriptor of ours
+/// that is our binary.
+fn held_mount(preserved: u32) -> io::Result<Option<OwnedFd>> {
+    let Some(name) = std::env::args().next() else { return Ok(None) };
+    let number = name.strip_prefix(FDS).and_then(|number| number.parse::<i32>().ok());
+    let Some(number) = number.filter(|number| i64::from(*number) >= i64::from(preserved) + 3) else {
+        return Ok(None);
+    };
+    let identity = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    match identity(&name) {
+        Ok(found) if found == identity(OWN)? => fds::inherited(number),
+        _ => Ok(None),
     }
 }
 
@@ -67,9 +100,14 @@ fn is_sealed(file: &File) -> bool {
         .is_ok_and(|seals| SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_WRITE))
 }
 
-fn execute(binary: &OwnedFd) -> io::Result<()> {
+fn execute(binary: &OwnedFd, name: Option<std::ffi::OsString>) -> io::Result<Sealed> {
     let c_string = |text: std::ffi::OsString| CString::new(text.into_vec()).map_err(|_| Errno::EINVAL);
-    let args: Vec<CString> = std::env::args_os().map(c_string).collect::<Result<_, _>>()?;
+    let named = name.is_some();
+    let args: Vec<CString> = name
+        .into_iter()
+        .chain(std::env::args_os().skip(usize::from(named)))
+        .map(c_string)
+        .collect::<Result<_, _>>()?;
     let env: Vec<CString> = std::env::vars_os()
         .map(|(mut name, value)| {
             name.push("=");

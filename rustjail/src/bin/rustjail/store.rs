@@ -75,6 +75,8 @@ pub struct Record {
     /// The unit of systemd's that the group is of.
     #[serde(default)]
     pub unit: Option<Unit>,
+    /// The configuration asks for more after the creation: hooks, or a group of resctrl to be removed.
+    pub has_sequel: bool,
     /// Its group of resctrl was made for it.
     #[serde(default)]
     pub made_resctrl: bool,

@@ -66,12 +66,12 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     if status == Status::Paused && !arguments.has("ignore-paused") {
         return refuse("cannot exec in a paused container (use --ignore-paused to override)");
     }
-    seal::ensure()?;
+    let sealed = seal::ensure(preserved)?;
     let detached = arguments.has("detach");
     let spec = container.config()?;
     let prepared = prepare(&container, &spec, &record, arguments, detached)?;
     let signals = if detached { None } else { Some(Signals::take()?) };
-    let made = create::make(prepared, preserved, arguments, |process, wants| match wants {
+    let made = create::make(prepared, preserved, sealed, arguments, |process, wants| match wants {
         Wants::Agent(number) => {
             let process = create::waiting(process, number);
             listener::hand_over(&container, &spec, &record, ContainerState::Running, process)

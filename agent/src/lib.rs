@@ -28,4 +28,5 @@ pub mod stdio;
 pub mod storage;
 pub mod supervisor;
 pub mod swap;
+pub mod task;
 pub mod worker;

@@ -18,10 +18,7 @@ use nix::{
 };
 use rustjail::sys::accept::accept;
 use slog::{Logger, warn};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    task::spawn_local,
-};
+use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     reactor::register,
@@ -77,7 +74,7 @@ where
         } else if let Ok(socket) = register(socket, Interest::READABLE | Interest::WRITABLE) {
             let (work, open) = (handle(Rc::new(socket)), Rc::clone(&open));
             open.set(open.get() + 1);
-            spawn_local(async move {
+            crate::task::spawn(async move {
                 work.await;
                 open.set(open.get() - 1);
             });

@@ -29,7 +29,7 @@ use rustjail::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{Mutex, Notify},
-    task::{AbortHandle, spawn_local},
+    task::AbortHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
 
@@ -147,9 +147,9 @@ impl Supervisor {
         let handover = shared.hand_over().await?;
         shared.keys.borrow_mut().extend(handover.stored.keys());
         let tasks = [
-            spawn_local(Rc::clone(&shared).read_forever()).abort_handle(),
-            spawn_local(Rc::clone(&shared).write_forever()).abort_handle(),
-            spawn_local(Rc::clone(&shared).ping_forever()).abort_handle(),
+            crate::task::spawn(Rc::clone(&shared).read_forever()).abort_handle(),
+            crate::task::spawn(Rc::clone(&shared).write_forever()).abort_handle(),
+            crate::task::spawn(Rc::clone(&shared).ping_forever()).abort_handle(),
         ];
         Ok((Self { shared, tasks }, handover))
     }
@@ -596,7 +596,7 @@ mod tests {
             let first = init.new_launcher(1, false);
             assert_eq!(supervisor.shared.launch(b"5", &[]).await.unwrap().pid, 5);
             let shared = Rc::clone(&supervisor.shared);
-            let launch = spawn_local(async move { shared.launch(b"6", &[]).await });
+            let launch = crate::task::spawn(async move { shared.launch(b"6", &[]).await });
             while !first.is_finished() {
                 tokio::task::yield_now().await;
             }

@@ -6,8 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tokio::task::spawn_blocking;
-
 /// Why there is no more swap than before.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -30,9 +28,8 @@ pub enum Error {
 /// Begins to swap to the block device `path`.
 pub async fn add(path: PathBuf) -> Result<(), Error> {
     let disk = path.clone();
-    let done = spawn_blocking(move || swap_to(&disk))
-        .await
-        .unwrap_or_else(|panic| Err(Some(io::Error::other(panic))));
+    let done =
+        crate::task::blocking(move || swap_to(&disk)).await.unwrap_or_else(|panicked| Err(Some(panicked)));
     done.map_err(|error| match error {
         Some(source) => Error::Io { path, source },
         None => Error::NoDisk { path },

@@ -16,11 +16,7 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 use slog::Logger;
-use tokio::{
-    runtime::Builder,
-    sync::mpsc,
-    task::{LocalSet, spawn_local},
-};
+use tokio::{runtime::Builder, sync::mpsc, task::LocalSet};
 use vsock::{VMADDR_CID_HOST, VsockAddr, VsockStream};
 
 use crate::{
@@ -106,7 +102,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
     let (ended, mut first_end) = mpsc::unbounded_channel();
     if pid1 {
         let (hotplug, log) = (Rc::clone(&hotplug), log.clone());
-        spawn_local(async move { hotplug.drive(log).await });
+        crate::task::spawn(async move { hotplug.drive(log).await });
     }
     essential(&ended, "the link to uevents", async move { hotplug.listen(uevents).await });
     sandbox.recover(stored).await.map_err(io::Error::other)?;
@@ -131,7 +127,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         parts.listen(kind, listener, &ended);
     }
     if config.debug_console && config.debug_console_port == 0 && pid1 {
-        spawn_local(console::on_device(log.clone()));
+        crate::task::spawn(console::on_device(log.clone()));
     }
     stages.push(("serving".to_owned(), now()));
     slog::info!(log, "serving"; "generation" => generation);
@@ -177,8 +173,8 @@ type Ended = mpsc::UnboundedSender<(&'static str, io::Error)>;
 /// Runs a part whose end, by whatever way, is the worker's.
 fn essential(ended: &Ended, part: &'static str, work: impl Future<Output = io::Error> + 'static) {
     let ended = ended.clone();
-    let work = spawn_local(work);
-    spawn_local(async move {
+    let work = crate::task::spawn(work);
+    crate::task::spawn(async move {
         let error = work.await.unwrap_or_else(io::Error::other);
         // The receiver is gone when another part ended first.
         let _too_late = ended.send((part, error));
@@ -188,7 +184,7 @@ fn essential(ended: &Ended, part: &'static str, work: impl Future<Output = io::E
 /// Runs a part that the worker can do without.
 fn optional(part: &'static str, log: &Logger, work: impl Future<Output = io::Error> + 'static) {
     let log = log.clone();
-    spawn_local(async move {
+    crate::task::spawn(async move {
         let error = work.await;
         slog::error!(log, "served no more"; "part" => part, "error" => %error);
     });
@@ -264,7 +260,7 @@ fn notice(stages: &[(String, u64)]) -> String {
 /// Dials the host once and writes the notice. Whoever listens there need not poll; if nobody does, nothing is lost.
 fn tell_host(port: u32, stages: Vec<(String, u64)>, log: Logger) {
     let line = notice(&stages);
-    tokio::task::spawn_blocking(move || {
+    let tell = move || {
         let told = VsockStream::connect(&VsockAddr::new(VMADDR_CID_HOST, port)).and_then(|mut host| {
             host.set_write_timeout(Some(NOTICE))?;
             host.write_all(line.as_bytes())
@@ -272,7 +268,9 @@ fn tell_host(port: u32, stages: Vec<(String, u64)>, log: Logger) {
         if let Err(error) = told {
             slog::warn!(log, "the host does not take the ready notice"; "port" => port, "error" => %error);
         }
-    });
+    };
+    // It tells of its own failure.
+    crate::task::spawn(async move { crate::task::blocking(tell).await });
 }
 
 #[cfg(test)]

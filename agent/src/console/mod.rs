@@ -31,7 +31,6 @@ use rustjail::sys::{pidfd, pty};
 use slog::Logger;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    task::{spawn_blocking, spawn_local},
     time::timeout,
 };
 
@@ -67,8 +66,8 @@ pub async fn on_device(log: Logger) {
     const SHORT: Duration = Duration::from_secs(1);
     loop {
         let began = tokio::time::Instant::now();
-        let device = spawn_blocking(|| start(open("/dev/console")?));
-        let ended = match device.await.map_err(io::Error::other).flatten() {
+        let device = crate::task::blocking(|| start(open("/dev/console")?));
+        let ended = match device.await.flatten() {
             Ok(shell) => ended(shell, None).await,
             Err(error) => Err(error),
         };
@@ -80,7 +79,7 @@ pub async fn on_device(log: Logger) {
 }
 
 async fn converse(socket: Socket) -> io::Result<ExitStatus> {
-    let (master, shell) = spawn_blocking(|| {
+    let (master, shell) = crate::task::blocking(|| {
         let master = open("/dev/ptmx")?;
         pty::unlock(master.as_fd())?;
         pty::set_size(master.as_fd(), 24, 80)?;
@@ -88,14 +87,13 @@ async fn converse(socket: Socket) -> io::Result<ExitStatus> {
         set_nonblocking(&master)?;
         io::Result::Ok((master, shell))
     })
-    .await
-    .map_err(io::Error::other)??;
+    .await??;
     let master = Rc::new(register(master, Interest::READABLE | Interest::WRITABLE)?);
-    let typed = spawn_local(copy(Rc::clone(&socket), Rc::clone(&master)));
-    let shown = spawn_local(copy(Rc::clone(&master), Rc::clone(&socket)));
+    let typed = crate::task::spawn(copy(Rc::clone(&socket), Rc::clone(&master)));
+    let shown = crate::task::spawn(copy(Rc::clone(&master), Rc::clone(&socket)));
     let shown_end = shown.abort_handle();
     // The terminal ends with its shell, the connection with its peer; either ends the other.
-    spawn_local({
+    crate::task::spawn({
         let socket = Rc::clone(&socket);
         async move {
             let _over = typed.await;

@@ -19,7 +19,7 @@ use std::{
     rc::Rc,
 };
 
-use tokio::{sync::Mutex, task::spawn_blocking};
+use tokio::sync::Mutex;
 
 mod file;
 mod request;
@@ -104,12 +104,8 @@ impl Copier {
             let _turn = turn.lock().await;
             let (root, place) = (self.root.clone(), place.clone());
             let path = piece.path.clone();
-            spawn_blocking(move || file::copy(&root, &place, &piece)).await.unwrap_or_else(|panic| {
-                Err(Error::Io {
-                    path,
-                    action: "finish work on the pool".to_owned(),
-                    source: io::Error::other(panic),
-                })
+            crate::task::blocking(move || file::copy(&root, &place, &piece)).await.unwrap_or_else(|source| {
+                Err(Error::Io { path, action: "finish work on the pool".to_owned(), source })
             })
         };
         let mut turns = self.turns.borrow_mut();

@@ -42,6 +42,5 @@ fn failed_to(action: impl FnOnce() -> String) -> impl FnOnce(io::Error) -> Error
 
 /// Runs what may block on the pool.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let outcome = tokio::task::spawn_blocking(work).await.map_err(io::Error::other);
-    outcome.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
+    crate::task::blocking(work).await.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
 }

@@ -69,13 +69,13 @@ impl Hotplug {
             return Ok(());
         }
         let hosts = self.roots.sys.join("class/scsi_host");
-        let scans = tokio::task::spawn_blocking(move || {
+        let scans = crate::task::blocking(move || {
             names(&hosts).into_iter().try_for_each(|host| {
                 let file = hosts.join(host).join("scan");
                 fs::write(&file, format!("0 {id} {lun}")).map_err(at("write", &file))
             })
         });
-        scans.await.map_err(io::Error::other).map_err(at("write", "the SCSI hosts' scan files"))?
+        scans.await.map_err(at("write", "the SCSI hosts' scan files"))?
     }
 
     /// The partition `number` of `disk`.

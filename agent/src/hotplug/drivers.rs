@@ -14,8 +14,7 @@ impl Hotplug {
         let mut known = std::collections::BTreeSet::new();
         loop {
             let sys = self.roots.sys.clone();
-            let problems =
-                tokio::task::spawn_blocking(move || modules::drive(&sys)).await.unwrap_or_default();
+            let problems = crate::task::blocking(move || modules::drive(&sys)).await.unwrap_or_default();
             for problem in problems.iter().map(ToString::to_string) {
                 // Each is told once: a module that cannot be loaded is tried at every pass.
                 if known.insert(problem.clone()) {

@@ -182,7 +182,7 @@ mod tests {
         let looks = Rc::new(Cell::new(0));
         let found = local(async {
             let (waiter, seen) = (Rc::clone(&hotplug), Rc::clone(&looks));
-            let waiting = tokio::task::spawn_local(async move {
+            let waiting = crate::task::spawn(async move {
                 waiter
                     .wait("x", |_| {
                         seen.set(seen.get() + 1);

@@ -5,9 +5,9 @@
 //! saw. A call that fails leaves what was there: it either records how to undo each step, or what things looked
 //! like before. The work runs on the pool, over a socket of its own.
 
-use std::{future::Future, io, net::IpAddr};
+use std::{future::Future, net::IpAddr};
 
-use tokio::{sync::Mutex, task::spawn_blocking};
+use tokio::sync::Mutex;
 
 pub mod error;
 mod interface;
@@ -151,8 +151,7 @@ impl Network {
 }
 
 async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let outcome = spawn_blocking(work).await.map_err(io::Error::other);
-    outcome.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
+    crate::task::blocking(work).await.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
 }
 
 async fn on_socket<T: Send + 'static>(work: impl FnOnce(&Socket) -> Result<T> + Send + 'static) -> Result<T> {

@@ -28,12 +28,7 @@ use nix::{
     unistd,
 };
 use slog::{Level, Logger};
-use tokio::{
-    io::Interest,
-    sync::Notify,
-    task::{spawn_local, yield_now},
-    time::timeout,
-};
+use tokio::{io::Interest, sync::Notify, task::yield_now, time::timeout};
 
 use super::{log::Log, record::Record, sink::Sink};
 use crate::{config::level, port::Socket, reactor::register, stdio::when_ready};
@@ -88,7 +83,7 @@ impl Readers {
 
     /// Serves one reader until it is gone.
     pub async fn serve(self: Rc<Self>, socket: Socket, log: Logger) {
-        let commands = spawn_local(Rc::clone(&self).obey(Rc::clone(&socket), log));
+        let commands = crate::task::spawn(Rc::clone(&self).obey(Rc::clone(&socket), log));
         let _gone = self.tell(&socket).await;
         // What it had sent before it left is still obeyed; then there is nothing more to read.
         let _gone = shutdown(socket.as_raw_fd(), Shutdown::Both);

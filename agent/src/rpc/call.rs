@@ -18,10 +18,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    task::spawn_local,
-    time::{Sleep, sleep},
-};
+use tokio::time::{Sleep, sleep};
 
 use super::{
     budget::Charge,
@@ -65,7 +62,7 @@ impl Call {
         connection.call_begins();
         // The task polls again at once, so a waker that does nothing loses nothing.
         if Pin::new(&mut call).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            let task = spawn_local(call);
+            let task = crate::task::spawn(call);
             if fate == Fate::Tied {
                 connection.tie(stream, task.abort_handle());
             }

@@ -29,7 +29,7 @@ use slog::debug;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::Notify,
-    task::{AbortHandle, spawn_local},
+    task::AbortHandle,
     time::{Instant, timeout},
 };
 
@@ -89,7 +89,7 @@ impl Connection {
 
     /// Serves it until it is closed.
     pub(super) async fn run(self: Rc<Self>) {
-        let reader = spawn_local(self.clone().read());
+        let reader = crate::task::spawn(self.clone().read());
         if let Err(error) = self.write().await {
             debug!(self.hub.log, "connection lost"; "error" => %error);
         }
@@ -229,7 +229,7 @@ impl Connection {
     ) {
         let (connection, body, came) = (Rc::clone(self), body.to_vec(), Instant::now());
         connection.call_begins();
-        spawn_local(async move {
+        crate::task::spawn(async move {
             let outcome = match gate.await {
                 Ok(Passed::Answered(reply)) => Ok(Outcome::Now(reply)),
                 Ok(Passed::Go(turn)) => envelope::parse(&body)

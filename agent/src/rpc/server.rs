@@ -20,7 +20,7 @@ use rustjail::sys::accept::accept;
 use slog::{Logger, warn};
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    task::{spawn_local, yield_now},
+    task::yield_now,
     time::sleep,
 };
 
@@ -104,7 +104,7 @@ impl Server {
         match Connection::new(hub.clone(), socket) {
             Ok(connection) => {
                 hub.connections.update(|count| count + 1);
-                spawn_local(async move {
+                crate::task::spawn(async move {
                     connection.run().await;
                     hub.connections.update(|count| count - 1);
                 });

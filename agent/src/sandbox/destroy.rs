@@ -25,7 +25,7 @@ impl Core {
             .into_iter()
             .map(|container| {
                 let core = Rc::clone(self);
-                tokio::task::spawn_local(async move { core.take_down(&container).await })
+                crate::task::spawn(async move { core.take_down(&container).await })
             })
             .collect();
         let mut first = Ok(());

@@ -20,7 +20,7 @@ impl Core {
         wait: bool,
     ) -> Result<()> {
         let core = Rc::clone(self);
-        let work = tokio::task::spawn_local(async move {
+        let work = crate::task::spawn(async move {
             let outcome = core.put_to_use(cpus, all_memory).await;
             if let Err(error) = &outcome {
                 slog::warn!(core.log, "not all CPUs and memory are in use"; "error" => %error);

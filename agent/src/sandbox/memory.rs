@@ -65,8 +65,8 @@ impl Core {
     /// Goes on with what an earlier worker was told, and waits for more.
     pub(super) fn start_memory_agent(self: &Rc<Self>) {
         self.memory.settings.set(self.journal.read_memory().unwrap_or_default());
-        tokio::task::spawn_local(Rc::clone(self).reclaim_forever());
-        tokio::task::spawn_local(Rc::clone(self).compact_forever());
+        crate::task::spawn(Rc::clone(self).reclaim_forever());
+        crate::task::spawn(Rc::clone(self).compact_forever());
     }
 
     async fn reclaim_forever(self: Rc<Self>) {

@@ -250,8 +250,7 @@ impl Core {
 
 /// Runs what may block on the pool.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let outcome = tokio::task::spawn_blocking(work).await.map_err(io::Error::other);
-    outcome.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
+    crate::task::blocking(work).await.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
 }
 
 /// All containers of this guest. Single-threaded and shared by `Rc`: every method takes `&self`, and no borrow

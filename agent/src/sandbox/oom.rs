@@ -220,7 +220,7 @@ impl Core {
             let watch = OomWatch { events: events.clone(), stop: Rc::clone(&stop) };
             *container.oom_watch.borrow_mut() = Some(watch);
             let (core, container) = (Rc::clone(self), Rc::clone(container));
-            tokio::task::spawn_local(async move {
+            crate::task::spawn(async move {
                 core.look_whenever_woken(&container, events, &wake, &stop, first).await;
             });
             Ok(())

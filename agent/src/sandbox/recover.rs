@@ -124,7 +124,7 @@ impl Core {
         slog::info!(self.log, "container adopted"; "container" => &record.id, "state" => %state);
 
         let core = Rc::clone(self);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             if half_made {
                 if container.init.maybe_made.get() {
                     core.settle(&container, &container.init).await;

@@ -31,7 +31,7 @@ impl Core {
     pub(super) async fn remove_container(self: &Rc<Self>, id: &str, timeout: Option<Duration>) -> Result<()> {
         let container = self.container(id)?;
         let core = Rc::clone(self);
-        let removal = tokio::task::spawn_local(async move { core.take_down(&container).await });
+        let removal = crate::task::spawn(async move { core.take_down(&container).await });
         let outcome = match timeout {
             None => removal.await,
             Some(limit) => tokio::time::timeout(limit, removal).await.map_err(|_elapsed| Error::Timeout {

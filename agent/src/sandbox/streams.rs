@@ -174,7 +174,7 @@ impl Core {
     ) {
         let (core, container, owner) = (Rc::clone(self), Rc::clone(container), Rc::clone(process));
         process.pumping.set(process.pumping.get() + usize::from(is_output));
-        let task = tokio::task::spawn_local(async move {
+        let task = crate::task::spawn(async move {
             if let Err(error) = pump.await {
                 slog::debug!(core.log, "a raw stream ended early";
                     "container" => &container.id, "exec" => &owner.exec_id, "error" => %error);

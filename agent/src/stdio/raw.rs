@@ -64,7 +64,7 @@ struct Connection {
 impl Waiting {
     /// Accepts connections for as long as the listener works.
     pub async fn serve(self: Rc<Self>, listener: OwnedFd) -> io::Result<()> {
-        let expiry = tokio::task::spawn_local(Rc::clone(&self).expire());
+        let expiry = crate::task::spawn(Rc::clone(&self).expire());
         let outcome = self.accept(listener).await;
         expiry.abort();
         outcome
@@ -97,7 +97,7 @@ impl Waiting {
         }
         self.handshakes.set(self.handshakes.get() + 1);
         let waiting = Rc::clone(self);
-        tokio::task::spawn_local(async move {
+        crate::task::spawn(async move {
             waiting.shake_hands(socket).await;
             waiting.handshakes.set(waiting.handshakes.get() - 1);
         });

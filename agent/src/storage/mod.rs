@@ -215,7 +215,7 @@ impl Storages {
             .as_ref()
             .map(|steps| (PathBuf::from(&steps.record.source), steps.record.mount_point.clone()));
         if let Some((source, target)) = paths.filter(|_| driver == Driver::Watchable) {
-            let task = tokio::task::spawn_local(watchable::follow(source, target, self.log.clone()));
+            let task = crate::task::spawn(watchable::follow(source, target, self.log.clone()));
             *entry.follower.borrow_mut() = Some(task.abort_handle());
         }
     }
@@ -379,6 +379,5 @@ fn build(
 
 /// Runs what may block on the pool.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let outcome = tokio::task::spawn_blocking(work).await.map_err(io::Error::other);
-    outcome.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
+    crate::task::blocking(work).await.map_err(failed_to(|| "finish work on the pool".to_owned())).flatten()
 }

@@ -17,7 +17,6 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use oci_spec::runtime::Spec;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    task::spawn_blocking,
     time::timeout,
 };
 
@@ -71,7 +70,7 @@ impl Registry {
         let mut cause = String::new();
         let search = async {
             loop {
-                let looked = spawn_blocking({
+                let looked = crate::task::blocking({
                     let (directories, wanted) = (Arc::clone(&directories), Arc::clone(&wanted));
                     let inotify = Arc::clone(&changes.inotify);
                     move || {
@@ -79,12 +78,7 @@ impl Registry {
                         Ok(document::look(&directories, &wanted))
                     }
                 });
-                match looked
-                    .await
-                    .map_err(io::Error::other)
-                    .flatten()
-                    .map_err(failed("watch", &directories))??
-                {
+                match looked.await.flatten().map_err(failed("watch", &directories))?? {
                     Look::Found(edits) => return Ok(edits),
                     Look::NotYet(progress) => cause = progress,
                 }

@@ -60,7 +60,7 @@ pub(super) fn place(storage: &Storage, steps: &mut Steps) -> Result<()> {
 /// Keeps `target` like `source` until it is dropped. Failures are told and tried again with the next change.
 pub(in crate::storage) async fn follow(source: PathBuf, target: PathBuf, log: slog::Logger) {
     let (from, to) = (Arc::<Path>::from(source), Arc::<Path>::from(target));
-    let events = tokio::task::spawn_blocking({
+    let events = crate::task::blocking({
         let from = Arc::clone(&from);
         move || {
             tells(&from)
@@ -75,14 +75,14 @@ pub(in crate::storage) async fn follow(source: PathBuf, target: PathBuf, log: sl
     });
     loop {
         // First watched, then copied: a change in between is an event.
-        let pass = tokio::task::spawn_blocking({
+        let pass = crate::task::blocking({
             let (from, to, events) = (Arc::clone(&from), Arc::clone(&to), events.clone());
             move || {
                 events.map_or(Ok(()), |inotify| watch(&inotify, &from))?;
                 copy(&from, &to)
             }
         });
-        if let Err(error) = pass.await.map_err(io::Error::other).flatten() {
+        if let Err(error) = pass.await.flatten() {
             slog::warn!(log, "a watched volume is not up to date"; "source" => %from.display(), "error" => %error);
         }
         match (&ready, &events) {

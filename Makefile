@@ -79,7 +79,7 @@ run: setup build image ## boot a VM and run one container in it
 .PHONY: test
 test: setup build image ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
-	@$(PARTS) cargo test --workspace
+	@$(PARTS) cargo test --workspace --no-fail-fast
 	@cargo test --package berth-agent --features policy --test policy
 
 SOAK_CONTAINERS ?= 10000

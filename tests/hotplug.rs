@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 
 /// An emulated guest on a loaded machine takes its time.
 const PATIENCE: &str = "agent.hotplug_timeout=15";
+/// QEMU 7.2 emulating two CPUs has locked both up in the guest's kernel while drivers were loaded for a new disk.
+const ONE_CPU: &str = "maxcpus=1";
 const CYCLES: usize = 100;
 const VOLUME: &str = "/run/kata-containers/sandbox/volume";
 
@@ -149,7 +151,7 @@ async fn guest_says(vm: &Vm, guest: &Guest, id: &str, script: &str) -> String {
 async fn disks_come_and_go_while_containers_use_them() {
     let mut host = Host::new();
     let (mut vm, guest) = {
-        let vm = Vm::boot_roomy(&[PATIENCE], &Rootfs::busybox(), room()).await;
+        let vm = Vm::boot_roomy(&[PATIENCE, ONE_CPU], &Rootfs::busybox(), room()).await;
         let guest = vm.client().await;
         guest.create_sandbox("berth-vm").await.unwrap();
         (vm, guest)
@@ -260,7 +262,7 @@ async fn disks_come_and_go_while_containers_use_them() {
 
     // What was written is there for another guest.
     let vm = {
-        let mut vm = Vm::boot_roomy(&[PATIENCE], &Rootfs::busybox(), room()).await;
+        let mut vm = Vm::boot_roomy(&[PATIENCE, ONE_CPU], &Rootfs::busybox(), room()).await;
         add_image(&mut vm, "disk", &host.dir.join("blk.img").display().to_string()).await;
         plug(&mut vm, disk).await;
         vm

@@ -82,7 +82,7 @@ async fn a_terminal_is_a_terminal() {
     guest.resize("c1", "", 40, 132).await.unwrap();
     guest.write("c1", "", b"stty size\n").await.unwrap();
     assert!(guest.read_until("c1", "", "40 132").await.contains("40 132"));
-    guest.write("c1", "", b"echo $((40+2)); sleep 1000\n").await.unwrap();
+    guest.write("c1", "", b"sh -c 'echo $((40+2)); sleep 1000'\n").await.unwrap();
     guest.read_until("c1", "", "\n42").await;
     guest.write("c1", "", b"\x03").await.unwrap();
     guest.write("c1", "", b"echo ec$?\n").await.unwrap();

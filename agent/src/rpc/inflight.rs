@@ -45,6 +45,8 @@ pub(super) struct Inflight {
     calls: RefCell<HashMap<Key, Rc<Slot>>>,
     hasher: RandomState,
     unheard: Unheard,
+    /// The last call on each subject, until its reply has left or it is replaced by a later one.
+    latest: RefCell<HashMap<Subject, Rc<Slot>>>,
 }
 
 impl Inflight {
@@ -62,13 +64,26 @@ impl Inflight {
         if let Some(reply) =
             subject.as_ref().and_then(|subject| self.unheard.take(subject, key, Instant::now()))
         {
-            let receipt = Receipt::new(self.clone(), key, subject, Rc::default(), reply);
+            let slot = Rc::<Slot>::default();
+            self.latest.borrow_mut().extend(subject.clone().map(|subject| (subject, slot.clone())));
+            let receipt = Receipt::new(self.clone(), key, subject, slot, reply);
             return (Box::pin(ready(Ok(receipt.into_reply()))), false);
         }
         let slot = Rc::<Slot>::default();
         self.calls.borrow_mut().insert(key, slot.clone());
+        self.latest.borrow_mut().extend(subject.clone().map(|subject| (subject, slot.clone())));
         let entry = Entry { table: self.clone(), key, subject, slot };
         (Box::pin(async move { entry.finish(first.await) }), true)
+    }
+
+    /// Whether no other call on `subject` has begun since the one of `slot`; that one is over.
+    fn retire(&self, subject: &Subject, slot: &Rc<Slot>) -> bool {
+        let mut latest = self.latest.borrow_mut();
+        let is_latest = latest.get(subject).is_some_and(|latest| Rc::ptr_eq(latest, slot));
+        if is_latest {
+            latest.remove(subject);
+        }
+        is_latest
     }
 }
 
@@ -100,14 +115,14 @@ struct Entry {
 }
 
 impl Entry {
-    fn finish(self, answer: Answer) -> Answer {
+    fn finish(mut self, answer: Answer) -> Answer {
         let shared = answer.as_ref().map(Reply::to_vec).map_err(Status::clone);
         let _ = self.slot.answer.set(shared);
         let reply = answer?;
         if self.subject.is_none() || !reply.is_plain() {
             return Ok(reply);
         }
-        let subject = self.subject.clone();
+        let subject = self.subject.take();
         Ok(Receipt::new(self.table.clone(), self.key, subject, self.slot.clone(), reply.to_vec())
             .into_reply())
     }
@@ -135,7 +150,9 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        if let Some(subject) = self.subject.take().filter(|_| !self.slot.told.get()) {
+        let Some(subject) = self.subject.take() else { return };
+        // What another call has been about since is history, even if that call began before this one was over.
+        if self.table.retire(&subject, &self.slot) && !self.slot.told.get() {
             self.table.unheard.keep(subject, self.key, std::mem::take(&mut self.reply), Instant::now());
         }
     }
@@ -144,6 +161,10 @@ impl Drop for Receipt {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.table.calls.borrow_mut().remove(&self.key);
+        // Whoever has the reply has the subject too.
+        if let Some(subject) = &self.subject {
+            self.table.retire(subject, &self.slot);
+        }
         self.slot.answer.get_or_init(|| {
             Err(Status::new(
                 Code::Internal,

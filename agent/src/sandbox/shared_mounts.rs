@@ -33,6 +33,8 @@ use crate::{hotplug::HotplugError, reactor::register};
 
 /// How long a container may take to mount what another is to share. Hosts know no setting for it.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What procfs answers about a process that is ending or has ended.
+const ENDING: [i32; 3] = [libc::EINVAL, libc::ESRCH, libc::ENOENT];
 /// Where engines write down the name a container has in its pod.
 pub(super) const NAMES: [&str; 2] = ["io.kubernetes.cri.container-name", "io.kubernetes.cri-o.ContainerName"];
 
@@ -81,11 +83,24 @@ impl Core {
     async fn await_mount(&self, source: &Container, mount: &SharedMount) -> Result<()> {
         let table = PathBuf::from(format!("/proc/{}/mountinfo", source.init.pid.get()));
         let read = || failed_to(|| format!("read {}", table.display()));
-        let changes = fs::File::open(&table).map(OwnedFd::from).map_err(read())?;
+        let changes = match fs::File::open(&table) {
+            Err(error) if ENDING.contains(&error.raw_os_error().unwrap_or_default()) => {
+                return Err(no_source(mount));
+            }
+            opened => opened.map(OwnedFd::from).map_err(read())?,
+        };
         let changes = register(changes, Interest::PRIORITY).map_err(read())?;
         let appears = async {
             loop {
-                if has_mount(&fs::read_to_string(&table).map_err(read())?, &mount.source_path) {
+                let mounts = match fs::read_to_string(&table) {
+                    // It is dying: it has left its mount namespace, or procfs.
+                    Err(error) if ENDING.contains(&error.raw_os_error().unwrap_or_default()) => {
+                        source.init.exit.wait().await;
+                        return Err(no_source(mount));
+                    }
+                    mounts => mounts.map_err(read())?,
+                };
+                if has_mount(&mounts, &mount.source_path) {
                     return Ok(());
                 }
                 changes.ready(Interest::PRIORITY).await.map_err(read())?.clear_ready();

@@ -93,6 +93,7 @@ impl Agent {
 
     async fn create(&self, id: &str, image: &str) -> (Code, String) {
         let mut spec = oci::Spec::new();
+        spec.Version = "1.0.2".into();
         spec.Root.mut_or_insert_default().Path = "/nonexistent".into();
         let process = spec.Process.mut_or_insert_default();
         (process.Args, process.Cwd) = (vec!["sleep".into()], "/".into());

@@ -6,10 +6,13 @@ use berth::{Agent, Container, code};
 use berth_protocols::agent::SharedMount;
 use ttrpc::Code;
 
-/// Mounts at a line of input, and ends at the next.
+/// Mounts at a line of input, and ends at the next. The tree is moved into place once it is whole, for it is
+/// taken as soon as there is a mount.
 fn source(agent: &Agent, id: &str) -> Container {
-    let script = "read x; mkdir -p /tmp/made; mount -t tmpfs made /tmp/made; echo shared >/tmp/made/file;
-        mkdir /tmp/made/inner; mount -t tmpfs inner /tmp/made/inner; echo deep >/tmp/made/inner/file; read x";
+    let script =
+        "read x; mkdir -p /tmp/new /tmp/made; mount -t tmpfs new /tmp/new; echo shared >/tmp/new/file;
+        mkdir /tmp/new/inner; mount -t tmpfs inner /tmp/new/inner; echo deep >/tmp/new/inner/file;
+        mount -o move /tmp/new /tmp/made; read x";
     let mut container = agent.shell(id, script);
     container.spec().Annotations.insert("io.kubernetes.cri.container-name".into(), "maker".into());
     let capabilities = container.process().Capabilities.mut_or_insert_default();

@@ -54,13 +54,16 @@ pub enum Error {
     },
 }
 
+/// What a configuration that names no version is taken for: the one that the wire's fields are from.
+const VERSION: &str = "1.0.2";
+
 /// The result of a conversion.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Converts a container's whole configuration.
 pub fn spec(wire: wire::Spec) -> Result<Spec> {
     let mut spec = Spec::default();
-    spec.set_version(wire.Version)
+    spec.set_version(non_empty(wire.Version).unwrap_or_else(|| VERSION.to_owned()))
         .set_process(wire.Process.into_option().map(process).transpose()?)
         .set_root(wire.Root.into_option().map(mounts::root))
         .set_hostname(text(wire.Hostname))

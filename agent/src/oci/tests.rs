@@ -245,7 +245,7 @@ fn nothing_is_added_to_what_was_not_given() {
         ..Default::default()
     };
     let expected = json!({
-        "ociVersion": "",
+        "ociVersion": "1.0.2",
         "mounts": [],
         "process": {
             "terminal": false, "user": {"uid": 0, "gid": 0}, "args": [], "env": [], "cwd": "", "rlimits": [],
@@ -256,7 +256,7 @@ fn nothing_is_added_to_what_was_not_given() {
     assert_eq!(serde_json::to_value(spec(wire).unwrap()).unwrap(), expected);
     assert_eq!(
         serde_json::to_value(spec(wire::Spec::new()).unwrap()).unwrap(),
-        json!({"ociVersion": "", "mounts": []})
+        json!({"ociVersion": "1.0.2", "mounts": []})
     );
 }
 

@@ -57,14 +57,10 @@ where
         Ok(listener) => listener,
         Err(error) => return error,
     };
-    let open = Rc::new(Cell::new(0));
+    let open = Count::default();
     loop {
-        let socket = match when_ready(&listener, Interest::READABLE, |fd| accept(fd.as_fd())).await {
+        let socket = match next(&listener).await {
             Ok(socket) => socket,
-            Err(error) if is_passing(&error) => {
-                tokio::time::sleep(RETRY).await;
-                continue;
-            }
             Err(error) => return error,
         };
         if !rules.any_cid && !is_host(&socket) {
@@ -72,13 +68,49 @@ where
         } else if open.get() >= rules.most {
             warn!(log, "refused a connection: too many"; "open" => open.get());
         } else if let Ok(socket) = register(socket, Interest::READABLE | Interest::WRITABLE) {
-            let (work, open) = (handle(Rc::new(socket)), Rc::clone(&open));
-            open.set(open.get() + 1);
+            let (work, counted) = (handle(Rc::new(socket)), open.one_more());
             crate::task::spawn(async move {
                 work.await;
-                open.set(open.get() - 1);
+                drop(counted);
             });
         }
+    }
+}
+
+/// The next connection; an error is one of the listener itself.
+pub async fn next(listener: &AsyncFd<OwnedFd>) -> io::Result<OwnedFd> {
+    loop {
+        match when_ready(listener, Interest::READABLE, |fd| accept(fd.as_fd())).await {
+            Err(error) if is_passing(&error) => tokio::time::sleep(RETRY).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// How many of something there are. One is counted for as long as its [`Counted`] lives, even if what holds it panics.
+#[derive(Debug, Default, Clone)]
+pub struct Count(Rc<Cell<usize>>);
+
+/// One of a [`Count`].
+#[derive(Debug)]
+pub struct Counted(Count);
+
+impl Count {
+    /// How many there are now.
+    pub fn get(&self) -> usize {
+        self.0.get()
+    }
+
+    /// Counts another.
+    pub fn one_more(&self) -> Counted {
+        self.0.set(self.0.get() + 1);
+        Counted(self.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.update(|count| count.saturating_sub(1));
     }
 }
 
@@ -94,4 +126,22 @@ fn is_passing(error: &io::Error) -> bool {
         Errno::EPROTO,
     ];
     error.raw_os_error().is_some_and(|code| PASSING.contains(&Errno::from_raw(code)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_panics_is_counted_no_longer() {
+        let local = tokio::task::LocalSet::new();
+        let count = Count::default();
+        let counted = count.one_more();
+        let task = async move {
+            let _counted = counted;
+            panic!("on purpose");
+        };
+        local.run_until(async { assert!(crate::task::spawn::<()>(task).await.is_err()) }).await;
+        assert_eq!(count.get(), 0);
+    }
 }

@@ -13,20 +13,22 @@ use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     rc::Rc,
     time::Duration,
 };
 
 use nix::sys::socket::{SockaddrStorage, getpeername};
-use rustjail::sys::accept::accept;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::Notify,
     time::{Instant, timeout_at},
 };
 
-use crate::reactor::register;
+use crate::{
+    port::{self, Count},
+    reactor::register,
+};
 
 use super::when_ready;
 
@@ -38,8 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const CLAIM: Duration = Duration::from_secs(1);
 /// How long a peer may take over its `CONNECT` line.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long accepting rests when the machine is out of descriptors or memory.
-const RETRY: Duration = Duration::from_millis(100);
 /// The longest `CONNECT <port>` line.
 const MAX_LINE: usize = 32;
 /// VMADDR_CID_HOST: a container of this guest must not pose as the host.
@@ -50,7 +50,7 @@ const HOST: u32 = 2;
 pub struct Waiting {
     connections: RefCell<VecDeque<Connection>>,
     arrived: Notify,
-    handshakes: Cell<usize>,
+    handshakes: Count,
     last_port: Cell<u32>,
 }
 
@@ -74,11 +74,7 @@ impl Waiting {
         super::set_nonblocking(&listener)?;
         let listener = register(listener, Interest::READABLE)?;
         loop {
-            match when_ready(&listener, Interest::READABLE, |fd| accept(fd.as_fd())).await {
-                Ok(socket) => self.admit(socket),
-                Err(error) if is_passing(&error) => tokio::time::sleep(RETRY).await,
-                Err(error) => return Err(error),
-            }
+            self.admit(port::next(&listener).await?);
         }
     }
 
@@ -95,11 +91,10 @@ impl Waiting {
         if self.handshakes.get() >= MAX_WAITING {
             return;
         }
-        self.handshakes.set(self.handshakes.get() + 1);
-        let waiting = Rc::clone(self);
+        let (waiting, counted) = (Rc::clone(self), self.handshakes.one_more());
         crate::task::spawn(async move {
             waiting.shake_hands(socket).await;
-            waiting.handshakes.set(waiting.handshakes.get() - 1);
+            drop(counted);
         });
     }
 
@@ -166,14 +161,6 @@ impl Waiting {
             self.connections.borrow_mut().retain(|connection| connection.expires > now);
         }
     }
-}
-
-/// Errors of one connection, or of a moment without descriptors or memory.
-fn is_passing(error: &io::Error) -> bool {
-    use nix::libc::{ECONNABORTED, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, EPROTO};
-    error
-        .raw_os_error()
-        .is_some_and(|errno| [ECONNABORTED, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM, EPROTO].contains(&errno))
 }
 
 /// Reads `CONNECT <port>\n`, byte by byte because the stream's own bytes may follow at once.

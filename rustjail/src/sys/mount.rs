@@ -110,19 +110,7 @@ pub fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes, recursive: 
     attr.attr_set = attributes.set;
     attr.attr_clr = attributes.clear;
     attr.propagation = attributes.propagation;
-    let flags = libc::AT_EMPTY_PATH as u32 | recursion(recursive);
-    // SAFETY: the path is an empty C string and `attr` is as long as said.
-    super::check(unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-            &raw const attr,
-            size_of::<libc::mount_attr>(),
-        )
-    })?;
-    Ok(())
+    mount_setattr(mount, &attr, recursive)
 }
 
 /// Has the ids of the files of a detached mount (and of all below it when `recursive`) shown as the user
@@ -132,15 +120,20 @@ pub fn map_ids(mount: BorrowedFd<'_>, map: BorrowedFd<'_>, recursive: bool) -> i
     let mut attr: libc::mount_attr = unsafe { std::mem::zeroed() };
     attr.attr_set = libc::MOUNT_ATTR_IDMAP;
     attr.userns_fd = map.as_raw_fd() as u64;
+    mount_setattr(mount, &attr, recursive)
+}
+
+/// A descriptor in `attr` has to be open.
+fn mount_setattr(mount: BorrowedFd<'_>, attr: &libc::mount_attr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH as u32 | recursion(recursive);
-    // SAFETY: the path is an empty C string, `attr` is as long as said, and its descriptor is borrowed.
+    // SAFETY: the path is an empty C string and `attr` is as long as said.
     super::check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             mount.as_raw_fd(),
             c"".as_ptr(),
             flags,
-            &raw const attr,
+            ptr::from_ref(attr),
             size_of::<libc::mount_attr>(),
         )
     })?;

@@ -30,6 +30,7 @@ const CASES: &[(&str, fn())] = &[
     ("a_sibling_is_reaped_by_the_launchers_parent", a_sibling_is_reaped_by_the_launchers_parent),
     ("a_created_container_holds_nothing_and_cannot_be_traced", a_created_container_holds_nothing),
     ("a_container_that_nobody_starts_ends", a_container_that_nobody_starts_ends),
+    ("an_init_killed_before_it_acts_on_its_start_is_told", an_init_killed_before_it_acts_on_its_start),
     ("a_launcher_stays_in_its_own_pid_namespace", a_launcher_stays_in_its_own_pid_namespace),
     ("a_pid_namespace_is_shared_by_descriptor", a_pid_namespace_is_shared_by_descriptor),
     ("an_ended_container_cannot_be_joined", an_ended_container_cannot_be_joined),
@@ -176,6 +177,20 @@ fn a_created_container_holds_nothing() {
     container.start();
     assert_eq!(pidfd::wait(init.pidfd.as_fd()).unwrap(), Exit::Code(0));
     assert_eq!(container.text(), "0\n1\n2\n3");
+}
+
+fn an_init_killed_before_it_acts_on_its_start() {
+    let (container, spawned) = Container::create(Bundle::new("touch /tmp/ran"));
+    let init = nix::unistd::Pid::from_raw(spawned.pid);
+    pidfd::signal(spawned.pidfd.as_fd(), libc::SIGSTOP).unwrap();
+    let stopped = nix::sys::wait::WaitPidFlag::WUNTRACED;
+    nix::sys::wait::waitpid(init, Some(stopped)).unwrap();
+    sync::start(container.maker.as_fd()).unwrap();
+    pidfd::signal(spawned.pidfd.as_fd(), libc::SIGKILL).unwrap();
+    let told = sync::receive(container.maker.as_fd()).unwrap_err();
+    assert_eq!(told.kind(), io::ErrorKind::ConnectionReset);
+    pidfd::wait(spawned.pidfd.as_fd()).unwrap();
+    assert!(!container.bundle.rootfs().join("tmp/ran").exists());
 }
 
 fn a_container_that_nobody_starts_ends() {

@@ -15,7 +15,7 @@ use nix::{
 };
 
 /// Long enough for a loaded machine; nothing that works takes a tenth of it.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What init runs in.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -105,7 +105,7 @@ async fn limits_hold_on_cgroup_v2() {
 async fn berthctl_runs_a_command_in_a_vm_of_its_own() {
     let rootfs = berth::Rootfs::busybox();
     let mut child = Command::new(ctl_binary())
-        .args(["run", "-i", "--rootfs"])
+        .args(["run", "--boot-timeout", "180", "-i", "--rootfs"])
         .arg(rootfs.path())
         .args(["--", "sh", "-c", "cat; uname -r; echo oops >&2; exit 42"])
         .stdin(Stdio::piped())

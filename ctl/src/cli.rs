@@ -186,7 +186,7 @@ pub struct Run {
     #[arg(long, value_name = "ARGUMENT")]
     pub append: Vec<String>,
     /// How long the guest may take until its agent is ready, in seconds
-    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds)]
     pub boot_timeout: Duration,
     /// Print how long each step took
     #[arg(long)]

@@ -89,7 +89,7 @@ impl Agent {
         loop {
             match ttrpc::r#async::Client::connect(&address).await {
                 Ok(client) => return Guest::new(client),
-                Err(error) if start.elapsed() > Duration::from_secs(20) => {
+                Err(error) if start.elapsed() > Duration::from_secs(60) => {
                     panic!("cannot connect to {address}: {error}\n{}", self.log())
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -148,7 +148,7 @@ impl Agent {
             if let Some(pid) = self.find(role) {
                 return pid;
             }
-            assert!(start.elapsed() < Duration::from_secs(10), "no {role:?}\n{}", self.log());
+            assert!(start.elapsed() < Duration::from_secs(60), "no {role:?}\n{}", self.log());
             std::thread::yield_now();
         }
     }

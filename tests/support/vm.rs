@@ -51,7 +51,7 @@ impl Vm {
             network: network.to_vec(),
             room,
             append: append.iter().map(|argument| (*argument).to_owned()).collect(),
-            patience: Duration::from_secs(60),
+            patience: Duration::from_secs(180),
             tether: Some(ctl_binary()),
         };
         let running = Qemu.boot(&machine, &|_| {}).await.unwrap_or_else(|error| panic!("{error}"));
@@ -68,7 +68,7 @@ impl Vm {
 
     /// A new connection.
     pub async fn client(&self) -> Guest {
-        let agent = Agent::connect(self.running.address(), Duration::from_secs(30)).await;
+        let agent = Agent::connect(self.running.address(), Duration::from_secs(60)).await;
         Guest::new(agent.unwrap_or_else(|error| panic!("{error}{}", self.running.console())).ttrpc().clone())
     }
 

@@ -45,7 +45,7 @@ fn machine(dir: &WorkDir, script: &str) -> Machine {
         accel: Accel::Tcg,
         network: Vec::new(),
         append: Vec::new(),
-        patience: Duration::from_secs(30),
+        patience: Duration::from_secs(180),
         room: Room::default(),
         tether: Some(env!("CARGO_BIN_EXE_berthctl").into()),
     }
@@ -59,11 +59,12 @@ async fn boot(machine: &Machine) -> Error {
 async fn a_panic_is_told_at_once_with_the_console() {
     let dir = WorkDir::new().unwrap();
     let started = Instant::now();
-    let error = boot(&machine(&dir, "echo last words; exit 3")).await;
+    let machine = machine(&dir, "echo last words; exit 3");
+    let error = boot(&machine).await;
     assert!(matches!(error, Error::Ended { .. }), "{error}");
     let text = error.to_string();
     assert!(text.contains("last words") && text.contains("Kernel panic"), "{text}");
-    assert!(started.elapsed() < Duration::from_secs(25));
+    assert!(started.elapsed() < machine.patience, "an ending is not waited for");
 }
 
 #[tokio::test]
@@ -78,10 +79,18 @@ async fn a_guest_that_powers_off_is_not_waited_for() {
 async fn silence_has_an_end_and_leaves_nothing() {
     let dir = WorkDir::new().unwrap();
     let mut machine = machine(&dir, "echo here I am; exec /bin/busybox sleep 1000");
-    machine.patience = Duration::from_secs(8);
-    let error = boot(&machine).await;
-    assert!(matches!(error, Error::Silent { .. }), "{error}");
-    assert!(error.to_string().contains("here I am"), "{error}");
+    let mut told = String::new();
+    // How long a guest takes to its first word depends on what else the machine does.
+    for seconds in [8, 32, 128] {
+        machine.patience = Duration::from_secs(seconds);
+        let error = boot(&machine).await;
+        assert!(matches!(error, Error::Silent { .. }), "{error}");
+        told = error.to_string();
+        if told.contains("here I am") {
+            return;
+        }
+    }
+    panic!("{told}");
 }
 
 #[tokio::test]

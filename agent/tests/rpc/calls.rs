@@ -74,14 +74,14 @@ fn t14_deadlines() {
     for negative in [-1, i64::MIN] {
         assert_eq!(timed("Work", b"0", negative).0.unwrap_err().0, INVALID_ARGUMENT);
     }
-    assert_eq!(timed("Work", b"10", 1).0.unwrap_err().0, DEADLINE_EXCEEDED);
-    for (method, given, payload) in [("Work", 50, "600"), ("Park", 50, ""), ("Capped", 0, "1000")] {
+    assert_eq!(timed("Work", b"3000", 1).0.unwrap_err().0, DEADLINE_EXCEEDED);
+    for (method, given, payload) in [("Work", 50, "3000"), ("Park", 50, ""), ("Capped", 0, "3000")] {
         let (result, took) = timed(method, payload.as_bytes(), millis(given));
         assert_eq!(result.unwrap_err().0, DEADLINE_EXCEEDED, "{method}");
         let due = Duration::from_millis(if given > 0 { given as u64 } else { 100 });
         assert!(took >= due && took < due + PROMPT, "{method}: {took:?}");
     }
-    assert_eq!(timed("Capped", b"1000", millis(20)).0.unwrap_err().0, DEADLINE_EXCEEDED);
+    assert_eq!(timed("Capped", b"3000", millis(20)).0.unwrap_err().0, DEADLINE_EXCEEDED);
     // Three of those that work were late; they finish all the same, and their results go nowhere.
     wait_for(|| server.counts()[0] == 3);
     assert_eq!(server.counts()[3], 0, "waiting ends with the deadline");

@@ -47,7 +47,7 @@ fn t3_unanswered_calls_stop_at_the_budget() {
     });
     let resident = server.resident();
     assert!(resident < base + 20 * 1024, "{} KiB more", resident - base);
-    assert!(server.slow_ping() < Duration::from_millis(20), "pings go on");
+    assert!(server.slow_ping() < Duration::from_millis(100), "pings go on");
     drop((one, others));
     wait_for(|| server.counts()[3] == 0);
     let mut again = server.client();
@@ -64,7 +64,7 @@ fn t4_replies_nobody_reads_stop_at_the_queue() {
     thread::sleep(Duration::from_millis(300));
     let resident = server.resident();
     assert!(resident < base + 8 * 1024, "{} KiB more", resident - base);
-    assert!(server.slow_ping() < Duration::from_millis(20));
+    assert!(server.slow_ping() < Duration::from_millis(100));
     wait_for(|| server.counts()[2] > 0);
     // What the socket had taken comes, and then the end.
     wait_for(|| client.try_answer().is_err());

@@ -6,12 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use nix::errno::Errno;
+
 use super::{
     Error, Result, Route,
     error::refused,
     find, links,
     netlink::{
-        Socket,
+        Message, Socket,
         route::{Entry, FLAGS, Key, NewRoute},
     },
     prefix::Prefix,
@@ -41,10 +43,10 @@ fn present(socket: &Socket) -> Result<Vec<Entry>> {
     socket.routes().map_err(refused(|| "list the routes".to_owned()))
 }
 
-/// One step, and what it replaced.
-struct Done<'a> {
+/// A wish, and the route that it comes to.
+struct Step {
+    wish: Route,
     made: NewRoute,
-    replaced: Option<&'a Entry>,
 }
 
 pub(super) fn update(socket: &Socket, wanted: &[Route]) -> Result<()> {
@@ -57,19 +59,21 @@ pub(super) fn update(socket: &Socket, wanted: &[Route]) -> Result<()> {
     let mut wanted = wanted.iter().map(resolve).collect::<Result<Vec<_>>>()?;
     // A gateway is reached by a route on the link, which may be among the wanted ones.
     wanted.sort_by_key(|(_, route)| route.gateway.is_some());
-
     let present = present(socket)?;
+    make(socket, &plan(wanted, &present), &present)
+}
+
+fn plan(wanted: Vec<(Option<u32>, Route)>, present: &[Entry]) -> Vec<Step> {
     let mut automatic: HashMap<Prefix, Vec<&Entry>> = HashMap::new();
     for route in present.iter().filter(|route| route.automatic) {
         automatic.entry(route.key.destination).or_default().push(route);
     }
-    let present: HashMap<Key, &Entry> = present.iter().map(|route| (route.key, route)).collect();
     let mut taken = HashSet::new();
-    let mut done: Vec<Done<'_>> = Vec::new();
-    for (link, route) in wanted {
-        let destination = masked(route.destination);
+    let mut steps = Vec::with_capacity(wanted.len());
+    for (link, wish) in wanted {
+        let destination = masked(wish.destination);
         let own = automatic.get(&destination).map(Vec::as_slice).unwrap_or_default();
-        if own.iter().any(|own| serves(own, link, &route)) {
+        if own.iter().any(|own| serves(own, link, &wish)) {
             continue;
         }
         let first = if destination.address.is_ipv6() { IPV6_METRIC } else { 0 };
@@ -80,21 +84,37 @@ pub(super) fn update(socket: &Socket, wanted: &[Route]) -> Result<()> {
         let metric = (first..).find(free).unwrap_or(u32::MAX);
         let key = Key { destination, metric };
         taken.insert(key);
-        let made = NewRoute {
-            key,
-            link,
-            gateway: route.gateway,
-            source: route.source,
-            scope: route.scope,
-            flags: route.flags,
-            mtu: route.mtu,
+        let Route { gateway, source, scope, flags, mtu, .. } = wish;
+        steps.push(Step { wish, made: NewRoute { key, link, gateway, source, scope, flags, mtu } });
+    }
+    steps
+}
+
+/// All of them, or none: those of a batch that are made beside one that is refused are taken back with the others.
+fn make(socket: &Socket, steps: &[Step], present: &[Entry]) -> Result<()> {
+    let messages: Vec<Message> = steps.iter().map(|step| step.made.made()).collect();
+    let failed = |step: &Step, error| refused(|| format!("set the {}", describe(&step.wish)))(error);
+    let mut done: Vec<&NewRoute> = Vec::new();
+    let mut begun = 0;
+    while let (Some(rest @ [_, ..]), Some(left @ [first, ..])) = (messages.get(begun..), steps.get(begun..)) {
+        let outcomes = match socket.change_each(rest) {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                done.extend(left.iter().map(|step| &step.made));
+                return Err(undo(socket, &done, present, failed(first, error)));
+            }
         };
-        if let Err(error) = socket.set_route(&made) {
-            let error = refused(|| format!("set the {}", describe(&route)))(error);
-            return Err(undo(socket, done, error));
+        begun += outcomes.len();
+        let mut error = None;
+        for (step, outcome) in left.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => done.push(&step.made),
+                Err(refusal) => _ = error.get_or_insert_with(|| failed(step, refusal)),
+            }
         }
-        let replaced = present.get(&made.key).copied();
-        done.push(Done { made, replaced });
+        if let Some(error) = error {
+            return Err(undo(socket, &done, present, error));
+        }
     }
     Ok(())
 }
@@ -137,19 +157,19 @@ fn masked(prefix: Prefix) -> Prefix {
     Prefix { address, ..prefix }
 }
 
-/// Backwards, and on beyond a step that fails.
-fn undo(socket: &Socket, done: Vec<Done<'_>>, error: Error) -> Error {
+/// Backwards, and on beyond a step that fails. What was never made, or is gone already, is as it was.
+fn undo(socket: &Socket, done: &[&NewRoute], present: &[Entry], error: Error) -> Error {
+    let present: HashMap<Key, &Entry> = present.iter().map(|route| (route.key, route)).collect();
+    let back = |made: &&NewRoute| present.get(&made.key).map_or_else(|| made.deleted(), |old| old.restored());
+    let messages: Vec<Message> = done.iter().rev().map(back).collect();
     let mut stuck = None;
-    for Done { made, replaced } in done.into_iter().rev() {
-        let undone = match replaced {
-            Some(entry) => socket.restore_route(entry),
-            None => socket.delete_route(&made),
-        };
-        if let Err(error) = undone {
-            let destination = made.key.destination;
-            stuck.get_or_insert(refused(|| format!("take the route to {destination} back"))(error));
+    socket.change_all(&messages, |place, error| {
+        if !error.is(Errno::ESRCH) {
+            let made = done.iter().rev().nth(place);
+            let destination = made.map(|made| made.key.destination.to_string()).unwrap_or_default();
+            stuck.get_or_insert_with(|| refused(|| format!("take the route to {destination} back"))(error));
         }
-    }
+    });
     match stuck {
         Some(undoing) => Error::Stuck { error: Box::new(error), undoing: Box::new(undoing) },
         None => error,

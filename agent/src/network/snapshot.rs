@@ -14,7 +14,7 @@ use super::{
     interface::spare_name,
     links,
     netlink::{
-        NetlinkError, Socket,
+        Message, NetlinkError, Socket,
         address::Address,
         link::Link,
         route::{Entry, Key},
@@ -136,15 +136,15 @@ impl Snapshot {
         let mut missing: Vec<&Entry> =
             self.routes.iter().filter(|route| !present.contains(&route.key)).collect();
         missing.sort_by_key(|route| route.hops.iter().any(|hop| hop.gateway.is_some()));
+        let messages: Vec<Message> = missing.iter().map(|route| route.restored()).collect();
         let mut failed = None;
-        for route in missing {
-            if let Err(error) = socket.restore_route(route) {
-                failed.get_or_insert((route, error));
-            }
-        }
+        socket.change_all(&messages, |place, error| {
+            failed.get_or_insert((missing.get(place), error));
+        });
         match failed {
             Some((route, error)) => {
-                Err(refused(|| format!("give the route to {} back", route.key.destination))(error))
+                let destination = route.map(|route| route.key.destination.to_string()).unwrap_or_default();
+                Err(refused(|| format!("give the route to {destination} back"))(error))
             }
             None => Ok(()),
         }

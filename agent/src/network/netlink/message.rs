@@ -40,8 +40,13 @@ impl Message {
         &self.body
     }
 
+    /// Bytes with its header, without padding.
+    pub(super) fn length(&self) -> usize {
+        HEADER + self.body.len()
+    }
+
     pub(super) fn header(&self, flags: u16, sequence: u32) -> [u8; HEADER] {
-        let length = u32::try_from(HEADER + self.body.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(self.length()).unwrap_or(u32::MAX);
         let mut header = [0; HEADER];
         let fields = length
             .to_ne_bytes()

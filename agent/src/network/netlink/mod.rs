@@ -1,4 +1,4 @@
-//! A route netlink socket: one request at a time, each answered before the next is sent.
+//! A route netlink socket: one request at a time, or many changes in one datagram, answered before more is sent.
 //!
 //! Only the headers and the attributes that Berth uses are read, the rest is passed by as bytes: a newer kernel's
 //! attribute cannot make a list fail, and what is to be restored later goes back to the kernel as it came. The
@@ -6,7 +6,7 @@
 //! A list that changed while it was read (`NLM_F_DUMP_INTR`), or that did not fit the socket (ENOBUFS), is read again.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     io::{self, IoSlice},
     os::fd::{AsFd, AsRawFd, OwnedFd},
     time::Duration,
@@ -40,6 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The kernel fills datagrams of a list up to the reader's buffer, and never beyond 32 KiB; one link with hundreds
 /// of virtual functions may be larger.
 const BUFFER: usize = 256 << 10;
+/// Changes are sent together up to this many bytes: a few hundred routes. The kernel takes a datagram of up to
+/// `wmem_default`, 208 KiB.
+const BATCH: usize = 32 << 10;
 /// How often a list is read that changes under the reader. A table that changes faster than it can be read eight
 /// times is reported rather than chased.
 const READINGS: usize = 8;
@@ -100,6 +103,8 @@ enum Answer {
 pub(super) struct Socket {
     fd: OwnedFd,
     sequence: Cell<u32>,
+    /// For one datagram; as large as this, it would else be mapped and given back for each.
+    buffer: RefCell<Box<[u8]>>,
 }
 
 impl Socket {
@@ -116,7 +121,8 @@ impl Socket {
     fn over(fd: OwnedFd) -> Result<Self> {
         let patience = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
         setsockopt(&fd, sockopt::ReceiveTimeout, &patience).map_err(io::Error::from)?;
-        Ok(Self { fd, sequence: Cell::new(0) })
+        let buffer = vec![0; BUFFER].into_boxed_slice();
+        Ok(Self { fd, sequence: Cell::new(0), buffer: RefCell::new(buffer) })
     }
 
     /// Has the kernel change something, and waits for its word that it has.
@@ -125,6 +131,83 @@ impl Socket {
         match self.receive(sequence, &mut |_, _| Ok(()))? {
             Answer::Done => Ok(()),
             Answer::Again => Err(NetlinkError::Unsteady),
+        }
+    }
+
+    /// Has the kernel make as many of the changes, from the first on, as one datagram holds, in their order, and
+    /// answers what became of each; one that is refused keeps it from none of the others. An error says that nothing
+    /// is known of any of them. Each must be one that can be made twice; a deletion is then refused with ESRCH.
+    pub(super) fn change_each(&self, messages: &[Message]) -> Result<Vec<Result<()>>> {
+        let (datagram, count) = self.batch(messages);
+        let sent = messages.get(..count).unwrap_or_default();
+        let first = self.sequence.get().wrapping_sub(count as u32).wrapping_add(1);
+        sendmsg::<()>(self.fd.as_raw_fd(), &[IoSlice::new(&datagram)], &[], MsgFlags::empty(), None)
+            .map_err(io::Error::from)?;
+        match self.outcomes(first, count) {
+            // So many were refused that the answers did not fit the socket.
+            Err(NetlinkError::Socket(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                self.drain();
+                Ok(sent.iter().map(|message| self.change(message)).collect())
+            }
+            outcomes => outcomes,
+        }
+    }
+
+    /// Has the kernel make all of the changes, in their order and on beyond those it refuses, and tells of each of
+    /// these with its place. A socket that fails ends it, and is told of at the first of which nothing is known.
+    pub(super) fn change_all(&self, messages: &[Message], mut refused: impl FnMut(usize, NetlinkError)) {
+        let mut begun = 0;
+        while let Some(rest @ [_, ..]) = messages.get(begun..) {
+            let outcomes = match self.change_each(rest) {
+                Ok(outcomes) => outcomes,
+                Err(error) => return refused(begun, error),
+            };
+            for outcome in outcomes {
+                if let Err(error) = outcome {
+                    refused(begun, error);
+                }
+                begun += 1;
+            }
+        }
+    }
+
+    /// The kernel always answers what it refuses. Of the others only the last asks for its word: the kernel takes
+    /// them in turn, so this one stands for all.
+    fn batch(&self, messages: &[Message]) -> (Vec<u8>, usize) {
+        let mut datagram = Vec::new();
+        let mut fitting = messages.iter().peekable();
+        let mut count = 0;
+        while let Some(message) = fitting.next() {
+            count += 1;
+            let full = |next: &&Message| datagram.len() + message.length() + next.length() > BATCH;
+            let last = fitting.peek().is_none_or(full);
+            let flags = if last { NLM_F_REQUEST | NLM_F_ACK } else { NLM_F_REQUEST };
+            datagram.extend(message.header(flags, self.next_sequence()));
+            datagram.extend(message.body());
+            datagram.resize(datagram.len().next_multiple_of(4), 0);
+            if last {
+                break;
+            }
+        }
+        (datagram, count)
+    }
+
+    fn outcomes(&self, first: u32, count: usize) -> Result<Vec<Result<()>>> {
+        let mut outcomes: Vec<Result<()>> = (0..count).map(|_| Ok(())).collect();
+        let mut buffer = self.buffer.borrow_mut();
+        loop {
+            for frame in frames(self.datagram(&mut buffer)?) {
+                let Frame { kind, sequence, payload, .. } = frame?;
+                let place = sequence.wrapping_sub(first) as usize;
+                if kind == NLMSG_ERROR
+                    && let Some(outcome) = outcomes.get_mut(place)
+                {
+                    *outcome = verdict(payload);
+                    if place + 1 == count {
+                        return Ok(outcomes);
+                    }
+                }
+            }
         }
     }
 
@@ -155,29 +238,45 @@ impl Socket {
     }
 
     fn send(&self, message: &Message, flags: u16) -> Result<u32> {
-        let sequence = self.sequence.get().wrapping_add(1);
-        self.sequence.set(sequence);
+        let sequence = self.next_sequence();
         let header = message.header(flags, sequence);
         let parts = [IoSlice::new(&header), IoSlice::new(message.body())];
         sendmsg::<()>(self.fd.as_raw_fd(), &parts, &[], MsgFlags::empty(), None).map_err(io::Error::from)?;
         Ok(sequence)
     }
 
-    /// Reads what answers request `sequence`, to its end. What is left of an earlier answer is passed over.
-    fn receive(&self, sequence: u32, each: &mut dyn FnMut(u16, &[u8]) -> Result<()>) -> Result<Answer> {
-        let mut buffer = vec![0; BUFFER];
-        let mut interrupted = false;
+    fn next_sequence(&self) -> u32 {
+        self.sequence.set(self.sequence.get().wrapping_add(1));
+        self.sequence.get()
+    }
+
+    /// The next datagram.
+    fn datagram<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
         loop {
             // With MSG_TRUNC the length is that of the datagram, even where it did not fit.
-            let length = match recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_TRUNC) {
+            return match recv(self.fd.as_raw_fd(), buffer, MsgFlags::MSG_TRUNC) {
                 Err(Errno::EINTR) => continue,
-                Err(Errno::EAGAIN) => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-                Err(errno) => return Err(io::Error::from(errno).into()),
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(length) => length,
+                Err(Errno::EAGAIN) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+                Err(errno) => Err(io::Error::from(errno).into()),
+                Ok(0) => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(length) => buffer.get(..length).ok_or(NetlinkError::Malformed("it is too long")),
             };
-            let datagram = buffer.get(..length).ok_or(NetlinkError::Malformed("it is too long"))?;
-            for frame in frames(datagram) {
+        }
+    }
+
+    /// Takes off what is there. Until a socket that was too full is empty, the kernel gives it nothing, without a word.
+    fn drain(&self) {
+        let mut buffer = self.buffer.borrow_mut();
+        let mut take = || recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT);
+        while matches!(take(), Ok(1..) | Err(Errno::ENOBUFS | Errno::EINTR)) {}
+    }
+
+    /// Reads what answers request `sequence`, to its end. What is left of an earlier answer is passed over.
+    fn receive(&self, sequence: u32, each: &mut dyn FnMut(u16, &[u8]) -> Result<()>) -> Result<Answer> {
+        let mut buffer = self.buffer.borrow_mut();
+        let mut interrupted = false;
+        loop {
+            for frame in frames(self.datagram(&mut buffer)?) {
                 let Frame { kind, flags, sequence: of, payload } = frame?;
                 if of != sequence {
                     continue;
@@ -226,11 +325,19 @@ fn bytes_of(header: &impl Emitable) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::{net::Ipv4Addr, os::fd::AsRawFd};
 
-    use nix::sys::socket::{MsgFlags, send, socketpair};
+    use netlink_packet_route::link::LinkFlags;
+    use nix::{
+        sched::{CloneFlags, unshare},
+        sys::socket::{MsgFlags, send, socketpair},
+    };
 
-    use super::*;
+    use super::{
+        route::{Key, NewRoute},
+        *,
+    };
+    use crate::network::prefix::Prefix;
 
     /// A socket, and the end on which a kernel would be.
     fn pair() -> (Socket, OwnedFd) {
@@ -268,6 +375,73 @@ mod tests {
             say(&kernel, &message(NLMSG_DONE, NLM_F_DUMP_INTR, sequence, &[0; 4]));
         }
         assert!(matches!(list(&socket), Err(NetlinkError::Unsteady)));
+    }
+
+    /// Row R10 of the reliability tests: so many refusals that the kernel's answers do not fit the socket.
+    #[test]
+    fn answers_that_were_lost_are_asked_for_again() {
+        let work = || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace needs root");
+            let socket = Socket::open().unwrap();
+            let lo = socket.links().unwrap().remove(0).index;
+            socket.set_flags(lo, LinkFlags::Up, LinkFlags::Up).unwrap();
+            // The kernel makes it as large as it must be: for two answers or three.
+            setsockopt(&socket.fd, sockopt::RcvBuf, &1).unwrap();
+            let routes: Vec<_> = (0..300u32).map(|n| on_link(n, if n % 3 == 2 { 999 } else { lo })).collect();
+            let outcomes =
+                socket.change_each(&routes.iter().map(NewRoute::made).collect::<Vec<_>>()).unwrap();
+            assert_eq!(outcomes.len(), routes.len(), "they fit one datagram");
+            for (n, outcome) in outcomes.iter().enumerate() {
+                let refused = outcome.as_ref().is_err_and(|error| error.is(Errno::ENODEV));
+                assert!(if n % 3 == 2 { refused } else { outcome.is_ok() }, "{n}: {outcome:?}");
+            }
+            assert_eq!(socket.routes().unwrap().len(), 200);
+
+            // Asked for twice, a deletion is refused: what is to be gone is.
+            let deleted: Vec<_> = routes.iter().map(NewRoute::deleted).collect();
+            socket.change_all(&deleted, |_, error| assert!(error.is(Errno::ESRCH), "{error}"));
+            assert!(socket.routes().unwrap().is_empty());
+        };
+        std::thread::spawn(work).join().unwrap();
+    }
+
+    fn on_link(n: u32, link: u32) -> NewRoute {
+        let destination = Prefix { address: Ipv4Addr::from_bits(0x0a00_0000 + (n << 8)).into(), length: 24 };
+        NewRoute {
+            key: Key { destination, metric: 0 },
+            link: Some(link),
+            gateway: None,
+            source: None,
+            scope: 253,
+            flags: 0,
+            mtu: 0,
+        }
+    }
+
+    /// Of a batch only the refusals and the last one are answered.
+    #[test]
+    fn a_batch_is_answered_once_it_is_done() {
+        let (socket, kernel) = pair();
+        let changes = vec![Message::again(24, 0, vec![7; 20]); 3];
+        let refused = [&(-libc::EEXIST).to_ne_bytes()[..], &[0; 16]].concat();
+        say(&kernel, &message(NLMSG_ERROR, 0, 2, &refused));
+        say(&kernel, &message(NLMSG_ERROR, 0, 3, &[0; 20]));
+        let outcomes = socket.change_each(&changes).unwrap();
+        assert!(
+            matches!(&outcomes[..], [Ok(()), Err(error), Ok(())] if error.is(Errno::EEXIST)),
+            "{outcomes:?}"
+        );
+        let mut sent = [0; 256];
+        let length = recv(kernel.as_raw_fd(), &mut sent, MsgFlags::empty()).unwrap();
+        let flags: Vec<u16> = frames(&sent[..length]).map(|frame| frame.unwrap().flags).collect();
+        assert_eq!(flags, [NLM_F_REQUEST, NLM_F_REQUEST, NLM_F_REQUEST | NLM_F_ACK]);
+
+        // What does not fit one datagram is left for the next; one alone is sent whatever its size.
+        let large = vec![Message::again(24, 0, vec![0; BATCH / 2]); 3];
+        say(&kernel, &message(NLMSG_ERROR, 0, 4, &[0; 20]));
+        assert_eq!(socket.change_each(&large).unwrap().len(), 1);
+        drop(kernel);
+        assert!(socket.change_each(&large).is_err(), "nobody answers");
     }
 
     #[test]

@@ -154,7 +154,29 @@ fn next_hops(mut hops: &[u8]) -> impl Iterator<Item = (u32, u32, Attributes<'_>)
     })
 }
 
+impl Entry {
+    /// Gives it back as [`Socket::routes`] has listed it, without the state it was in.
+    pub(in crate::network) fn restored(&self) -> Message {
+        let mut body = self.body.clone();
+        let flags = body.get_mut(HEADER - size_of::<u32>()..).and_then(|rest| rest.first_chunk_mut());
+        if let Some(flags) = flags {
+            *flags = (u32::from_ne_bytes(*flags) & FLAGS).to_ne_bytes();
+        }
+        Message::again(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body)
+    }
+}
+
 impl NewRoute {
+    /// Makes it, in place of the one with the same key.
+    pub(in crate::network) fn made(&self) -> Message {
+        self.message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Takes it away.
+    pub(in crate::network) fn deleted(&self) -> Message {
+        self.message(RTM_DELROUTE, 0)
+    }
+
     fn message(&self, kind: u16, flags: u16) -> Message {
         let Key { destination, metric } = self.key;
         let header = RouteHeader {
@@ -201,24 +223,5 @@ impl Socket {
             routes.extend(self.list(&Message::new(RTM_GETROUTE, 0, &header), RTM_NEWROUTE, parse)?);
         }
         Ok(routes)
-    }
-
-    /// Makes a route, in place of the one with the same key.
-    pub(in crate::network) fn set_route(&self, route: &NewRoute) -> Result<()> {
-        self.change(&route.message(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE))
-    }
-
-    pub(in crate::network) fn delete_route(&self, route: &NewRoute) -> Result<()> {
-        self.change(&route.message(RTM_DELROUTE, 0))
-    }
-
-    /// Gives a route back that [`Socket::routes`] has listed, without the state it was in.
-    pub(in crate::network) fn restore_route(&self, route: &Entry) -> Result<()> {
-        let mut body = route.body.clone();
-        let flags = body.get_mut(HEADER - size_of::<u32>()..).and_then(|rest| rest.first_chunk_mut());
-        if let Some(flags) = flags {
-            *flags = (u32::from_ne_bytes(*flags) & FLAGS).to_ne_bytes();
-        }
-        self.change(&Message::again(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, body))
     }
 }

@@ -7,9 +7,8 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
-    collections::{HashMap, hash_map::RandomState},
+    collections::HashMap,
     future::{Future, ready},
-    hash::BuildHasher,
     rc::Rc,
     time::Instant,
 };
@@ -17,6 +16,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
+    fingerprint::Fingerprint,
     reply::{Code, Reply, Status},
     service::{Answer, Work},
     unheard::{self, Subject, Unheard},
@@ -43,7 +43,7 @@ struct Slot {
 #[derive(Default)]
 pub(super) struct Inflight {
     calls: RefCell<HashMap<Key, Rc<Slot>>>,
-    hasher: RandomState,
+    fingerprint: Fingerprint,
     unheard: Unheard,
     /// The last call on each subject, until its reply has left or it is replaced by a later one.
     latest: RefCell<HashMap<Subject, Rc<Slot>>>,
@@ -56,7 +56,7 @@ impl Inflight {
     where
         F: Future<Output = Answer> + 'static,
     {
-        let key = Key { method, length: body.len(), hash: self.hasher.hash_one(body) };
+        let key = Key { method, length: body.len(), hash: self.fingerprint.of(body) };
         let subject = unheard::subject(method, body);
         if let Some(slot) = self.calls.borrow().get(&key) {
             return (Box::pin(wait(self.clone(), key, subject, slot.clone())), false);

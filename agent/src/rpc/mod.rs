@@ -15,6 +15,7 @@ mod decode;
 mod dispatch;
 pub mod envelope;
 mod files;
+mod fingerprint;
 mod frame;
 mod guest;
 mod hardware;

@@ -23,6 +23,8 @@ use tokio::sync::Mutex;
 
 mod file;
 mod request;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 pub use request::{Kind, Piece};

@@ -56,25 +56,22 @@ impl Undo {
     }
 }
 
-/// Unmounts until `beneath` is on top again.
+/// Unmounts until `beneath` is on top again. A disk that is gone cannot be written to, now or ever: that is told, once,
+/// and the mount goes all the same.
 fn unmount(path: &Path, beneath: u64, flush: bool) -> Result<()> {
     let failed = || format!("unmount {}", path.display());
+    let mut written = Ok(());
     for _ in 0..STACK {
-        let Some(top) = place::find(path).map_err(failed_to(failed))? else { return Ok(()) };
+        let Some(top) = place::find(path).map_err(failed_to(failed))? else { return written };
         if place::mount_id(&top).map_err(failed_to(failed))? == beneath {
-            return Ok(());
+            return written;
         }
         if !is_root(&top).map_err(failed_to(failed))? {
             // The mount it was on is gone itself, and another directory has its name now.
-            return Ok(());
+            return written;
         }
         if flush {
-            // Copies of this mount in a dying container are dropped by the kernel a little later. What was
-            // written must be on the disk before the host takes the disk away.
-            let opened = open(&place::by_descriptor(&top), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
-            opened
-                .and_then(|root| syncfs(&root))
-                .map_err(failed_to(|| format!("write {} out", path.display())))?;
+            written = written.and(write_out(&top, path));
         }
         drop(top);
         detach(path).map_err(failed_to(failed))?;
@@ -83,6 +80,13 @@ fn unmount(path: &Path, beneath: u64, flush: bool) -> Result<()> {
         mount_point: path.to_owned(),
         problem: format!("has more than {STACK} mounts on top of each other"),
     })
+}
+
+/// Copies of this mount in a dying container are dropped by the kernel a little later. What was written must be on
+/// the disk before the host takes the disk away.
+fn write_out(top: &impl std::os::fd::AsFd, path: &Path) -> Result<()> {
+    let opened = open(&place::by_descriptor(top), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    opened.and_then(|root| syncfs(&root)).map_err(failed_to(|| format!("write {} out", path.display())))
 }
 
 /// Whether `fd` is the root of its mount.

@@ -45,10 +45,12 @@ impl Hotplug {
     /// The disk `/dev/NAME`, or NAME.
     pub async fn disk_by_name(&self, name: &str) -> Result<Disk> {
         let short = name.strip_prefix("/dev/").unwrap_or(name);
-        if short.is_empty()
-            || short.starts_with('.')
-            || !short.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-./".contains(&b))
-        {
+        let sound = |part: &str| {
+            !part.is_empty()
+                && !part.starts_with('.')
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+        };
+        if !short.split('/').all(sound) {
             let problem = "it has to be /dev/NAME";
             return Err(HotplugError::Address { address: name.to_owned(), kind: "device name", problem });
         }

@@ -83,12 +83,13 @@ impl Steps {
 
     /// Writes the record down.
     pub(super) fn save(&self) -> Result<()> {
+        let fresh = self.file.with_extension("new");
         let write = || -> io::Result<()> {
-            let fresh = self.file.with_extension("new");
             fs::write(&fresh, serde_json::to_vec(&self.record)?)?;
             fs::rename(&fresh, &self.file)
         };
-        write().map_err(failed_to(|| {
+        // Half a record would only take up what the next one needs.
+        write().inspect_err(|_| _ = fs::remove_file(&fresh)).map_err(failed_to(|| {
             format!("write the journal of the storage {}", self.record.mount_point.display())
         }))
     }

@@ -29,6 +29,15 @@ pub struct Bench {
 
 /// Runs `test` on a thread that has a mount namespace of its own, as have the threads it starts.
 pub fn on_bench<F: Future<Output = ()>>(test: impl FnOnce(Bench) -> F + Send + 'static) {
+    waiting(PATIENCE, test);
+}
+
+/// The same, where what is waited for comes.
+pub fn on_patient_bench<F: Future<Output = ()>>(test: impl FnOnce(Bench) -> F + Send + 'static) {
+    waiting(Duration::from_secs(60), test);
+}
+
+fn waiting<F: Future<Output = ()>>(patience: Duration, test: impl FnOnce(Bench) -> F + Send + 'static) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("berth-storage-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let dir = std::env::temp_dir().join(name);
@@ -41,7 +50,7 @@ pub fn on_bench<F: Future<Output = ()>>(test: impl FnOnce(Bench) -> F + Send + '
             fs::create_dir_all(&dir).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             tokio::task::LocalSet::new().block_on(&runtime, async {
-                let hotplug = Rc::new(Hotplug::new(Roots::default(), PATIENCE));
+                let hotplug = Rc::new(Hotplug::new(Roots::default(), patience));
                 let socket = Socket::open().unwrap();
                 let listener = Rc::clone(&hotplug);
                 tokio::task::spawn_local(async move { listener.listen(socket).await });

@@ -1,10 +1,10 @@
 //! Drivers of disks.
 
-use std::{fs, process::Command, time::Instant};
+use std::{fs, os::unix::fs::FileExt, process::Command, time::Instant};
 
 use berth_agent::storage::{FsGroup, StorageError};
 
-use crate::bench::{Loop, PATIENCE, mounts, on_bench};
+use crate::bench::{Loop, PATIENCE, mounts, on_bench, on_patient_bench};
 
 #[test]
 fn a_disk_is_mounted_and_keeps_what_was_written() {
@@ -70,17 +70,29 @@ fn a_disk_that_never_comes_is_waited_for_and_its_absence_explained() {
     });
 }
 
+/// A partition: its node comes when the disk below has been read. A loop device itself opens before there is anything
+/// in it.
 #[test]
 fn a_disk_is_found_when_it_comes_while_it_is_waited_for() {
-    on_bench(async |bench| {
-        let dir = bench.dir.clone();
-        let file = Loop::formatted(&dir, "ext4", 16).file.clone();
+    on_patient_bench(async |bench| {
+        const START: u32 = 2048;
+        let file = bench.at("partitioned.img");
+        fs::File::create(&file).unwrap().set_len(16 << 20).unwrap();
+        let path = file.display().to_string();
+        let offset = format!("offset={}", START * 512);
+        crate::bench::run("mkfs.ext4", &["-q", "-F", "-E", &offset, &path, "14m"]);
+        let table = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        let partition =
+            [&[0, 0, 0, 0, 0x83, 0, 0, 0][..], &START.to_le_bytes(), &(14u32 << 11).to_le_bytes()];
+        table.write_all_at(&partition.concat(), 446).unwrap();
+        table.write_all_at(&[0x55, 0xaa], 510).unwrap();
+
         let late = Late::number(2000 + std::process::id() % 100_000);
-        let storage = bench.storage("blk", &late.node, "ext4", "volume");
+        let storage = bench.storage("blk", format!("{}p1", late.node), "ext4", "volume");
         let node = late.node.clone();
         let plug = std::thread::spawn(move || {
             std::thread::sleep(PATIENCE / 6);
-            crate::bench::run("losetup", &[&node, &file.display().to_string()]);
+            crate::bench::run("losetup", &["--partscan", &node, &path]);
         });
         bench.storages.acquire("c1", vec![storage]).await.unwrap();
         plug.join().unwrap();

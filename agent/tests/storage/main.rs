@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bench;
+mod cases;
 mod disks;
+mod handlers;
 mod life;
 mod plain;
 mod volumes;

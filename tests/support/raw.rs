@@ -47,6 +47,14 @@ impl RawClient {
 
     /// Sends a request without waiting for its reply; returns its stream id.
     pub fn send(&mut self, service: &str, method: &str, body: &impl Message) -> io::Result<u32> {
+        let id = self.next_id;
+        let frame = self.frame(service, method, body)?;
+        self.stream.write_all(&frame)?;
+        Ok(id)
+    }
+
+    /// A request as it goes over the wire, to be sent as it is.
+    pub fn frame(&mut self, service: &str, method: &str, body: &impl Message) -> io::Result<Vec<u8>> {
         let request = Request {
             service: service.into(),
             method: method.into(),
@@ -61,8 +69,17 @@ impl RawClient {
         frame.extend(id.to_be_bytes());
         frame.extend([1, 0]);
         frame.extend(payload);
-        self.stream.write_all(&frame)?;
-        Ok(id)
+        Ok(frame)
+    }
+
+    /// Sends a frame of [`Self::frame`] and waits for the reply, which must be good.
+    pub fn exchange(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.stream.write_all(frame)?;
+        let response = self.receive()?;
+        match response.status() {
+            status if status.code == EnumOrUnknown::new(Code::OK) => Ok(()),
+            status => Err(io::Error::other(format!("{:?}: {}", status.code, status.message))),
+        }
     }
 
     /// The next reply, whichever call it answers.

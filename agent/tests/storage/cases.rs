@@ -162,8 +162,7 @@ fn a_failure_at_any_step_leaves_no_trace() {
         let place = format!("{deep}/one/two/three");
         fs::create_dir_all(bench.at("state")).unwrap();
         for driver in REAL {
-            let mut failures = 0;
-            for pages in 2.. {
+            for (failures, pages) in (2..).enumerate() {
                 let state = bench.at("state").display().to_string();
                 run("mount", &["-t", "tmpfs", "-o", &format!("size={}", pages * 4096), "journal", &state]);
                 bench.take_over();
@@ -177,7 +176,6 @@ fn a_failure_at_any_step_leaves_no_trace() {
                     run("umount", &[&state]);
                     break;
                 }
-                failures += 1;
                 let error = bench.refused(storage).await.to_string();
                 assert!(error.contains("write the journal") && error.contains("os error 28"), "{error}");
                 assert!(fs::read_dir(bench.at("state/storages")).unwrap().next().is_none(), "{driver}");

@@ -57,7 +57,8 @@ fn what_is_no_such_device_is_refused_at_once() {
         let hotplug = Hotplug::new(Roots::default(), Duration::from_secs(600));
         for (device, why) in cases {
             let found =
-                tokio::time::timeout(Duration::from_secs(60), find(&[device.clone()], &hotplug)).await;
+                tokio::time::timeout(Duration::from_secs(60), find(std::slice::from_ref(&device), &hotplug))
+                    .await;
             let error = found.expect("it is waited for").unwrap_err().to_string();
             assert!(error.contains(why), "{device:?}: {error}");
         }
@@ -79,7 +80,7 @@ fn a_device_that_never_comes_is_told_with_its_cause() {
         covered(&cases);
         let hotplug = Hotplug::new(Roots::default(), Duration::from_millis(20));
         for (device, why) in cases {
-            let error = find(&[device.clone()], &hotplug).await.unwrap_err().to_string();
+            let error = find(std::slice::from_ref(&device), &hotplug).await.unwrap_err().to_string();
             assert!(error.contains("did not appear within 0.02 s"), "{device:?}: {error}");
             assert!(error.contains(why), "{device:?}: {error}");
         }

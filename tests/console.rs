@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use berth::{Agent, ctl_binary};
+use berth::{Agent, Role, ctl_binary};
 
 const CONSOLE: &str = "debug_console = true\ndebug_console_vport = 1026\n";
 
@@ -106,4 +106,40 @@ async fn berthctl_opens_it() {
     let output = ctl.wait_with_output().unwrap();
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stdout).contains("42\r\n"), "{output:?}");
+}
+
+/// Row A6 of the reliability tests (CVE-2020-27151, GHSA-rr59-xxvx-96qr): whatever a request carries, it turns no
+/// console on, chooses no program and changes no setting.
+#[tokio::test]
+async fn no_request_turns_it_on() {
+    let (agent, guest) = Agent::with_sandbox().await;
+    let state = || {
+        let of = |role| {
+            let dir = format!("/proc/{}", agent.role(role));
+            let program = std::fs::read_link(format!("{dir}/exe")).unwrap();
+            (agent.role(role), program, std::fs::read(format!("{dir}/cmdline")).unwrap())
+        };
+        let log = agent.log().matches("\"level\":\"TRCE\"").count();
+        ([Role::Init, Role::Worker, Role::Launcher].map(of), log)
+    };
+    let before = state();
+    let mut container = agent.shell("c1", "echo ran");
+    for prefix in ["", "agent.", "io.katacontainers.config.agent.", "io.katacontainers.config.runtime."] {
+        for (key, value) in [
+            ("debug_console", "true"),
+            ("debug_console_vport", "1026"),
+            ("log", "trace"),
+            ("server_addr", "unix:///tmp/berth-must-not-exist"),
+            ("config_file", "/etc/passwd"),
+            ("kernel_params", "agent.debug_console agent.debug_console_vport=1026 init=/bin/sh"),
+            ("path", "/bin/busybox"),
+        ] {
+            container.spec().Annotations.insert(format!("{prefix}{key}"), value.into());
+            container.process().Env.push(format!("KATA_AGENT_{}={value}", key.to_uppercase()));
+        }
+    }
+    assert_eq!(guest.run(&container).await.stdout, "ran\n");
+    assert_eq!(state(), before);
+    assert!(!agent.socket().with_extension("sock.console").exists());
+    assert!(!std::path::Path::new("/tmp/berth-must-not-exist").exists());
 }

@@ -36,6 +36,7 @@ async fn get(guest: &Guest, is_ipv6: bool) -> String {
     String::from_utf8(reply.data).unwrap()
 }
 
+/// Row H8 of the reliability tests: what a host sends is input of one program, and never a command.
 async fn rules_come_and_go(back_end: &str) {
     let (agent, guest) = agent(back_end).await;
     for is_ipv6 in [false, true] {

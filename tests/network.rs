@@ -220,6 +220,7 @@ async fn a_failed_update_leaves_everything_as_it_was() {
     }
 }
 
+/// Row H8 of the reliability tests.
 #[tokio::test]
 async fn what_cannot_be_an_interface_is_refused() {
     let (agent, guest) = agent().await;
@@ -384,6 +385,7 @@ async fn a_failed_route_takes_the_others_back() {
     assert_eq!(agent.network_state(), before);
 }
 
+/// Row R10 of the reliability tests.
 #[tokio::test]
 async fn four_thousand_routes() {
     let (agent, guest) = agent().await;

@@ -89,6 +89,7 @@ fn masked_paths_are_empty_and_stay_so() {
     assert_eq!(read(bundle.rootfs().join("secret")), "secret");
 }
 
+/// Row S2 of the reliability tests.
 #[test]
 fn a_mask_is_the_null_device_whatever_the_image_has_there() {
     // CVE-2025-31133: no /dev mount, and the image's /dev/null leads somewhere else.
@@ -143,6 +144,7 @@ fn a_recursive_option_reaches_the_mounts_below() {
     assert_eq!(bundle.run().text(), "ro\nro");
 }
 
+/// Row A4 of the reliability tests (CVE-2020-2026).
 #[test]
 fn destinations_are_links_only_within_the_root() {
     let mut bundle = Bundle::new("ls /victim/escape /outside");
@@ -159,6 +161,7 @@ fn destinations_are_links_only_within_the_root() {
     assert_eq!(fs::read_dir(outside).unwrap().count(), 0);
 }
 
+/// Row S2 of the reliability tests.
 #[test]
 fn proc_sys_and_dev_may_not_be_links() {
     for (place, step) in [("proc", "/proc"), ("sys", "/sys"), ("dev", "/dev")] {
@@ -172,6 +175,7 @@ fn proc_sys_and_dev_may_not_be_links() {
     }
 }
 
+/// Row S2 of the reliability tests.
 #[test]
 fn devices_are_not_made_through_a_linked_dev() {
     // CVE-2026-41579: no /dev mount, and the image's /dev leads elsewhere.
@@ -189,6 +193,7 @@ fn devices_are_not_made_through_a_linked_dev() {
     }
 }
 
+/// Row S2 of the reliability tests.
 #[test]
 fn a_container_without_a_dev_mount_gets_its_devices_in_the_image() {
     let mut bundle = Bundle::new("echo x > /dev/null && echo fine");

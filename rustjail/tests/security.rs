@@ -158,6 +158,7 @@ fn a_terminal_comes_from_a_devpts_and_from_nothing_an_image_puts_there() {
 }
 
 /// CVE-2020-28914
+/// Row A5 of the reliability tests.
 #[test]
 fn a_read_only_volume_is_read_only_for_each_who_shares_it() {
     let volume = std::env::temp_dir().join(format!("rustjail-volume-{}", std::process::id()));

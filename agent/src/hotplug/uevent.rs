@@ -77,6 +77,7 @@ mod tests {
     use super::*;
 
     /// Asks the kernel for synthetic events, far more than the socket holds; each look stays possible.
+    /// Row R9 of the reliability tests.
     #[tokio::test]
     async fn a_flood_is_one_notice_after_another() {
         let Ok(socket) = Socket::open() else { panic!("uevents need the host's network namespace or root") };

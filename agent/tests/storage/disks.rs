@@ -27,6 +27,7 @@ fn a_disk_is_mounted_and_keeps_what_was_written() {
     });
 }
 
+/// Rows H2 and A8 of the reliability tests (CVE-2026-24054).
 #[test]
 fn a_disk_that_is_none_is_refused() {
     on_bench(async |bench| {

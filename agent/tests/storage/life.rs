@@ -32,6 +32,7 @@ fn a_storage_goes_with_its_last_user() {
     });
 }
 
+/// Row H2 of the reliability tests.
 #[test]
 fn another_storage_at_the_same_place_is_refused() {
     on_bench(async |bench| {
@@ -89,6 +90,7 @@ fn one_that_fails_takes_those_before_it_along() {
     });
 }
 
+/// Rows H2 and A10 of the reliability tests (GHSA-fmg6-v47x-52wr).
 #[test]
 fn no_place_of_the_guests_own_and_none_behind_a_link() {
     on_bench(async |bench| {
@@ -111,6 +113,7 @@ fn no_place_of_the_guests_own_and_none_behind_a_link() {
     });
 }
 
+/// Row A2 of the reliability tests (CVE-2020-2024).
 #[test]
 fn a_link_put_in_the_way_before_the_end_leads_nowhere() {
     on_bench(async |bench| {

@@ -58,6 +58,7 @@ fn huge_pages_are_reserved_and_given_back() {
     });
 }
 
+/// Row A4 of the reliability tests, for sources.
 #[test]
 fn a_directory_and_a_file_are_bound() {
     on_bench(async |bench| {

@@ -359,6 +359,7 @@ mod tests {
         socket.list(&Message::again(18, 0, vec![0; 16]), 16, |payload| Some(payload.to_vec()))
     }
 
+    /// Row R10 of the reliability tests.
     #[test]
     fn an_interrupted_list_is_read_again() {
         let (socket, kernel) = pair();
@@ -475,6 +476,7 @@ mod tests {
         *state
     }
 
+    /// Row R10 of the reliability tests.
     #[test]
     fn no_attributes_can_make_a_parser_panic() {
         let mut state = 0x9e37_79b9_7f4a_7c15;

@@ -171,7 +171,7 @@ impl Agent {
         body: &[u8],
         work: impl Future<Output = Answer> + 'static,
     ) -> Result<Outcome, Status> {
-        let (work, first) = self.inflight.join_or(method.name, body, work);
+        let (work, first) = self.inflight.join_or(method.name, body, Box::pin(work));
         let fate = if first { Fate::Detached } else { Fate::Tied };
         Ok(Outcome::Later(Running { name: method.name, work, fate, cap: Some(METHOD_CAP) }))
     }

@@ -8,7 +8,7 @@
 use std::{
     cell::{Cell, OnceCell, RefCell},
     collections::HashMap,
-    future::{Future, ready},
+    future::ready,
     rc::Rc,
     time::Instant,
 };
@@ -52,10 +52,7 @@ pub(super) struct Inflight {
 impl Inflight {
     /// The work of a request: `first`, or the wait for the same request that runs already. The second value
     /// says whether it is `first`.
-    pub(super) fn join_or<F>(self: &Rc<Self>, method: &'static str, body: &[u8], first: F) -> (Work, bool)
-    where
-        F: Future<Output = Answer> + 'static,
-    {
+    pub(super) fn join_or(self: &Rc<Self>, method: &'static str, body: &[u8], first: Work) -> (Work, bool) {
         let key = Key { method, length: body.len(), hash: self.fingerprint.of(body) };
         let subject = unheard::subject(method, body);
         if let Some(slot) = self.calls.borrow().get(&key) {
@@ -194,11 +191,12 @@ mod tests {
         let (runs, gate) = (Rc::new(Cell::new(0)), Rc::new(Notify::new()));
         let start = |body: &[u8]| {
             let (runs, gate) = (runs.clone(), gate.clone());
-            table.join_or("CreateContainer", body, async move {
+            let work = async move {
                 gate.notified().await;
                 runs.set(runs.get() + 1);
                 Ok(Reply::message(vec![runs.get()]))
-            })
+            };
+            table.join_or("CreateContainer", body, Box::pin(work))
         };
         let ((mut first, is_first), (mut second, joined)) = (start(b"a"), start(b"a"));
         let (mut other, other_first) = start(b"b");
@@ -216,8 +214,8 @@ mod tests {
     #[test]
     fn those_who_joined_a_call_that_vanished_are_told() {
         let table = Rc::<Inflight>::default();
-        let (first, _) = table.join_or("ExecProcess", b"x", std::future::pending());
-        let (mut second, _) = table.join_or("ExecProcess", b"x", std::future::pending());
+        let (first, _) = table.join_or("ExecProcess", b"x", Box::pin(std::future::pending()));
+        let (mut second, _) = table.join_or("ExecProcess", b"x", Box::pin(std::future::pending()));
         assert!(poll(&mut second).is_pending());
         drop(first);
         assert!(matches!(poll(&mut second), Poll::Ready(Err(Status { code: Code::Internal, .. }))));

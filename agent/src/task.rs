@@ -1,11 +1,14 @@
 //! The one place where tasks and work for the pool are started.
 //!
-//! Both are boxed first. Tokio compiles its task machinery, about 4 KiB with its unwind tables, once for every type
-//! that is spawned; here there are a hundred such types and no task is so short-lived that a box would show.
+//! Both are boxed first, and so is what work on the pool comes to. Tokio compiles its machinery for tasks and
+//! channels, about 4 KiB with its unwind tables, once for every type that is spawned or sent; here there are a
+//! hundred such types and no task is so short-lived that a box would show.
 
-use std::{future::Future, io, pin::Pin};
+use std::{any::Any, future::Future, io, pin::Pin};
 
 use tokio::{sync::oneshot, task::JoinHandle};
+
+type Outcome = Box<dyn Any + Send>;
 
 /// Starts a task on this thread.
 pub fn spawn<T: 'static>(work: impl Future<Output = T> + 'static) -> JoinHandle<T> {
@@ -15,11 +18,18 @@ pub fn spawn<T: 'static>(work: impl Future<Output = T> + 'static) -> JoinHandle<
 
 /// Runs on the pool what may block. It runs to its end even if nobody waits any more; an error is its panic.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let outcome = on_the_pool(Box::new(move || Box::new(work()))).await;
+    match outcome.and_then(|outcome| outcome.downcast().ok()) {
+        Some(outcome) => Ok(*outcome),
+        None => Err(io::Error::other("it panicked, which is a bug in Berth")),
+    }
+}
+
+async fn on_the_pool(work: Box<dyn FnOnce() -> Outcome + Send>) -> Option<Outcome> {
     let (done, outcome) = oneshot::channel();
     // Nobody may be waiting.
-    let work: Box<dyn FnOnce() + Send> = Box::new(move || _ = done.send(work()));
-    drop(tokio::task::spawn_blocking(work));
-    outcome.await.map_err(|_panicked| io::Error::other("it panicked, which is a bug in Berth"))
+    drop(tokio::task::spawn_blocking(move || _ = done.send(work())));
+    outcome.await.ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a container left for whoever asks why it ended.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, Read},
     os::unix::fs::OpenOptionsExt,
@@ -8,6 +9,7 @@ use std::{
 };
 
 use nix::libc;
+use serde::Deserialize;
 
 use super::{Core, Result, blocking, bundle, error::failed_to};
 
@@ -16,6 +18,21 @@ const ANNOTATION: &str = "io.kubernetes.container.terminationMessagePath";
 
 /// What Kubernetes takes of it.
 const MAX_MESSAGE: u64 = 4096;
+
+/// Where a container's message is, of its configuration.
+#[derive(Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    annotations: HashMap<String, String>,
+    #[serde(default)]
+    mounts: Vec<MountPoint>,
+}
+
+#[derive(Deserialize)]
+struct MountPoint {
+    destination: PathBuf,
+    source: Option<PathBuf>,
+}
 
 impl Core {
     /// The head of the termination message; empty where the container has no place for one, or wrote none.
@@ -33,15 +50,13 @@ impl Core {
 
 /// The guest's file that is mounted where the annotation says.
 fn message_file(bundle: &Path) -> Result<Option<PathBuf>> {
-    let spec = bundle::read(bundle)
+    let configuration: Configuration = bundle::parse(bundle)
         .map_err(failed_to(|| format!("read the configuration in {}", bundle.display())))?;
-    let annotations = spec.annotations().as_ref();
-    let Some(path) = annotations.and_then(|annotations| annotations.get(ANNOTATION)) else {
+    let Some(path) = configuration.annotations.get(ANNOTATION) else {
         return Ok(None);
     };
-    let mut mounts = spec.mounts().iter().flatten();
-    let mount = mounts.find(|mount| mount.destination() == Path::new(path));
-    Ok(mount.and_then(|mount| mount.source().clone()))
+    let mut mounts = configuration.mounts.into_iter();
+    Ok(mounts.find(|mount| mount.destination == Path::new(path)).and_then(|mount| mount.source))
 }
 
 /// Never waits: what a workload may have put there can be a FIFO, a device, or a symbolic link to one.

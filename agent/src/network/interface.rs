@@ -74,10 +74,8 @@ fn find<'a>(links: &'a [Link], wanted: &Interface) -> Result<&'a Link> {
         let link = links.iter().find(|link| link.index == index);
         return link.ok_or_else(|| not_found(format!("Index: {index}")));
     }
-    let mut same: Vec<&Link> =
-        links.iter().filter(|link| !wanted.mac.is_empty() && link.mac == wanted.mac).collect();
-    same.sort_by_key(|link| (link.name != wanted.name, link.index));
-    if let Some(link) = same.first() {
+    let same = links.iter().filter(|link| !wanted.mac.is_empty() && link.mac == wanted.mac);
+    if let Some(link) = same.min_by_key(|link| (link.name != wanted.name, link.index)) {
         return Ok(link);
     }
     by_name(links, &wanted.name).ok_or_else(|| not_found(format!("Name: {}", wanted.name)))

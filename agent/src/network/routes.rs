@@ -56,20 +56,21 @@ pub(super) fn update(socket: &Socket, wanted: &[Route]) -> Result<()> {
         validate(route)?;
         Ok((link, route.clone()))
     };
-    let mut wanted = wanted.iter().map(resolve).collect::<Result<Vec<_>>>()?;
+    let wanted = wanted.iter().map(resolve).collect::<Result<Vec<_>>>()?;
     // A gateway is reached by a route on the link, which may be among the wanted ones.
-    wanted.sort_by_key(|(_, route)| route.gateway.is_some());
+    let (direct, by_gateway): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|(_, route)| route.gateway.is_none());
     let present = present(socket)?;
-    make(socket, &plan(wanted, &present), &present)
+    make(socket, &plan(direct.into_iter().chain(by_gateway), &present), &present)
 }
 
-fn plan(wanted: Vec<(Option<u32>, Route)>, present: &[Entry]) -> Vec<Step> {
+fn plan(wanted: impl Iterator<Item = (Option<u32>, Route)>, present: &[Entry]) -> Vec<Step> {
     let mut automatic: HashMap<Prefix, Vec<&Entry>> = HashMap::new();
     for route in present.iter().filter(|route| route.automatic) {
         automatic.entry(route.key.destination).or_default().push(route);
     }
     let mut taken = HashSet::new();
-    let mut steps = Vec::with_capacity(wanted.len());
+    let mut steps = Vec::new();
     for (link, wish) in wanted {
         let destination = masked(wish.destination);
         let own = automatic.get(&destination).map(Vec::as_slice).unwrap_or_default();

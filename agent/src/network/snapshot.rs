@@ -133,9 +133,10 @@ impl Snapshot {
     fn restore_routes(&self, socket: &Socket) -> Result<()> {
         let present = socket.routes().map_err(refused(|| "list the routes".to_owned()))?;
         let present: HashSet<Key> = present.iter().map(|route| route.key).collect();
-        let mut missing: Vec<&Entry> =
-            self.routes.iter().filter(|route| !present.contains(&route.key)).collect();
-        missing.sort_by_key(|route| route.hops.iter().any(|hop| hop.gateway.is_some()));
+        let missing = self.routes.iter().filter(|route| !present.contains(&route.key));
+        let (by_gateway, direct): (Vec<&Entry>, Vec<&Entry>) =
+            missing.partition(|route| route.hops.iter().any(|hop| hop.gateway.is_some()));
+        let missing: Vec<&Entry> = direct.into_iter().chain(by_gateway).collect();
         let messages: Vec<Message> = missing.iter().map(|route| route.restored()).collect();
         let mut failed = None;
         socket.change_all(&messages, |place, error| {

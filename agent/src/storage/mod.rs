@@ -19,7 +19,10 @@ use std::{
     rc::Rc,
 };
 
-use tokio::{sync::Semaphore, task::AbortHandle};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::AbortHandle,
+};
 
 use crate::hotplug::Hotplug;
 
@@ -52,6 +55,12 @@ struct Entry {
     turn: Semaphore,
     steps: RefCell<Option<Steps>>,
     follower: RefCell<Option<AbortHandle>>,
+}
+
+impl Entry {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>> {
+        self.turn.acquire().await.map_err(io::Error::other).map_err(failed_to(|| "take turns".into()))
+    }
 }
 
 impl Drop for Entry {
@@ -112,12 +121,7 @@ impl Storages {
     async fn acquire_one(&self, user: &str, driver: Driver, storage: Storage) -> Result<()> {
         loop {
             let entry = self.entry(&storage.mount_point);
-            let _turn = entry
-                .turn
-                .acquire()
-                .await
-                .map_err(io::Error::other)
-                .map_err(failed_to(|| "take turns".into()))?;
+            let _turn = entry.turn().await?;
             if !self.is_current(&storage.mount_point, &entry) {
                 // It went while we waited for our turn.
                 continue;
@@ -251,12 +255,7 @@ impl Storages {
     }
 
     async fn release_one(&self, path: &Path, entry: &Rc<Entry>, user: &str, all: bool) -> Result<()> {
-        let _turn = entry
-            .turn
-            .acquire()
-            .await
-            .map_err(io::Error::other)
-            .map_err(failed_to(|| "take turns".into()))?;
+        let _turn = entry.turn().await?;
         let Some(mut steps) = entry.steps.borrow().clone().filter(|_| self.is_current(path, entry)) else {
             return Ok(());
         };

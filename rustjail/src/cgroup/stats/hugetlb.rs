@@ -1,6 +1,6 @@
 //! Huge pages.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use super::{
     super::{Cgroup, CgroupError, Controller, parse},
@@ -22,8 +22,8 @@ pub struct HugetlbStats {
     pub reserved: u64,
 }
 
-pub(super) fn read(group: &Cgroup) -> Result<BTreeMap<String, HugetlbStats>, CgroupError> {
-    let mut sizes = BTreeMap::new();
+pub(super) fn read(group: &Cgroup) -> Result<HashMap<String, HugetlbStats>, CgroupError> {
+    let mut sizes = HashMap::new();
     let Some(controller) = group.find("hugetlb") else {
         return Ok(sizes);
     };

@@ -12,7 +12,7 @@ mod memory;
 mod pressure;
 mod rdma;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 pub use self::{
     block_io::{BlockIoEntry, BlockIoStats},
@@ -36,9 +36,9 @@ pub struct Stats {
     /// Block devices.
     pub block_io: Option<BlockIoStats>,
     /// Huge pages, by size ("2MB").
-    pub hugetlb: BTreeMap<String, HugetlbStats>,
+    pub hugetlb: HashMap<String, HugetlbStats>,
     /// RDMA devices, by name.
-    pub rdma: BTreeMap<String, RdmaStats>,
+    pub rdma: HashMap<String, RdmaStats>,
 }
 
 /// Tasks.

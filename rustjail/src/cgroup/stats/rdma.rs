@@ -1,6 +1,6 @@
 //! RDMA devices.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use super::{
     super::{Cgroup, CgroupError, parse},
@@ -26,8 +26,8 @@ pub struct RdmaUsage {
 }
 
 /// Both versions use the same names.
-pub(super) fn read(group: &Cgroup) -> Result<BTreeMap<String, RdmaStats>, CgroupError> {
-    let mut devices: BTreeMap<String, RdmaStats> = BTreeMap::new();
+pub(super) fn read(group: &Cgroup) -> Result<HashMap<String, RdmaStats>, CgroupError> {
+    let mut devices: HashMap<String, RdmaStats> = HashMap::new();
     if let Some(controller) = group.find("rdma") {
         for (device, usage) in usages(&text(controller.dir(), "rdma.current")?) {
             devices.entry(device).or_default().current = usage;

@@ -95,6 +95,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         state_dir,
         pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
         log: log.clone(),
+        mem_agent: config.mem_agent,
         named: logs.clone(),
     };
     slog::info!(log, "worker started"; "generation" => generation, "stored" => stored.len());

@@ -1,83 +1,32 @@
-//! When memory is reclaimed and compacted: the values hosts set at boot, and by the MemAgent calls afterwards.
+//! What of the memory agent is on from the boot. Hosts change it afterwards by the MemAgent calls.
 
-use std::time::Duration;
+use crate::guest::memory::settings::{Compact, Reclaim};
 
-/// Both halves.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Both of its works, and whether there is any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemAgent {
     /// Without it the rest means nothing.
     pub enabled: bool,
-    /// Reclaim of cold pages.
-    pub memcg: Memcg,
-    /// Compaction.
+    /// Taking cold memory back from containers.
+    pub reclaim: Reclaim,
+    /// Making large pieces of free memory.
     pub compact: Compact,
 }
 
-/// Reclaim of cold pages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Memcg {
-    /// Switched off.
-    pub disabled: bool,
-    /// Whether anonymous pages are swapped out.
-    pub swap: bool,
-    /// The most swappiness, 0 to 200.
-    pub swappiness_max: u8,
-    /// How often.
-    pub period: Duration,
-    /// Not while memory pressure is above this many percent.
-    pub period_psi_percent_limit: u8,
-    /// Stops evicting when pressure rises above this many percent.
-    pub eviction_psi_percent_limit: u8,
-    /// After how many agings without use a page is evicted.
-    pub eviction_run_aging_count_min: u64,
-}
-
-impl Default for Memcg {
+impl Default for MemAgent {
+    /// Off; switched on, both works are done.
     fn default() -> Self {
         Self {
-            disabled: false,
-            swap: false,
-            swappiness_max: 50,
-            period: Duration::from_secs(600),
-            period_psi_percent_limit: 1,
-            eviction_psi_percent_limit: 1,
-            eviction_run_aging_count_min: 3,
+            enabled: false,
+            reclaim: Reclaim { disabled: false, ..Reclaim::default() },
+            compact: Compact { disabled: false, ..Compact::default() },
         }
     }
 }
 
-/// Compaction.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compact {
-    /// Switched off.
-    pub disabled: bool,
-    /// How often.
-    pub period: Duration,
-    /// Not while memory pressure is above this many percent.
-    pub period_psi_percent_limit: u8,
-    /// Stops when pressure rises above this many percent.
-    pub psi_percent_limit: u8,
-    /// The longest one compaction may take.
-    pub longest: Duration,
-    /// The order of blocks that there should be more of.
-    pub order: u8,
-    /// How many pages must have become movable since the last time.
-    pub threshold: u64,
-    /// After how many skipped periods it is done all the same.
-    pub force_times: u64,
-}
-
-impl Default for Compact {
-    fn default() -> Self {
-        Self {
-            disabled: false,
-            period: Duration::from_secs(600),
-            period_psi_percent_limit: 1,
-            psi_percent_limit: 5,
-            longest: Duration::from_secs(300),
-            order: 9,
-            threshold: 1024,
-            force_times: u64::MAX,
-        }
+impl MemAgent {
+    /// What counts from the boot on.
+    pub fn at_boot(&self) -> (Reclaim, Compact) {
+        if self.enabled { (self.reclaim, self.compact) } else { Default::default() }
     }
 }

@@ -24,7 +24,7 @@ pub mod toml;
 mod value;
 
 pub use document::{help, markdown};
-pub use mem_agent::{Compact, MemAgent, Memcg};
+pub use mem_agent::MemAgent;
 pub use table::{Effect, SETTINGS, Setting};
 pub use value::level;
 

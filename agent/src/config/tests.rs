@@ -68,7 +68,7 @@ fn the_command_line_of_a_kata_guest_is_understood() {
     assert_eq!(config.container_pipe_size, 1_048_576);
     assert_eq!(config.modules, ["overlay", "virtiofs"]);
     assert_eq!(config.hotplug_timeout, Duration::from_secs(10));
-    assert_eq!(config.mem_agent.compact.order, 4, "hosts' other agents want it after mem_agent_enable");
+    assert_eq!(config.mem_agent.compact.compact_order, 4, "hosts' other agents want it after mem_agent_enable");
 }
 
 #[test]

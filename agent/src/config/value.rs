@@ -20,7 +20,7 @@ where
 }
 
 /// A number from 0 to `most`.
-pub(super) fn up_to(text: &str, most: u8) -> Result<u8, String> {
+pub(super) fn up_to(text: &str, most: u32) -> Result<u32, String> {
     number(text).and_then(|value| if value <= most { Ok(value) } else { Err(format!("more than {most}")) })
 }
 
@@ -41,6 +41,13 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         Ok(duration) => Ok(duration),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// The same where parts of a second do not count: they are taken for whole ones.
+pub(super) fn whole_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let duration = seconds(text)?;
+    let seconds = duration.as_secs().saturating_add((duration.subsec_nanos() > 0).into());
+    seconds.try_into().map_err(|_| "more seconds than can be counted".to_owned())
 }
 
 /// The name of a level, as hosts write it.

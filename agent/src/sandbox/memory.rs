@@ -7,11 +7,14 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::Notify, time::timeout};
 
 use super::{Core, state::State};
-use crate::guest::{
-    Result, blocking,
-    memory::{
-        compact, reclaim,
-        settings::{Compact, Reclaim},
+use crate::{
+    config::MemAgent,
+    guest::{
+        Result, blocking,
+        memory::{
+            compact, reclaim,
+            settings::{Compact, Reclaim},
+        },
     },
 };
 
@@ -26,9 +29,17 @@ pub(crate) struct Settings {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct MemoryAgent {
+    boot: MemAgent,
     settings: Cell<Settings>,
     reclaim_changed: Notify,
     compact_changed: Notify,
+}
+
+impl MemoryAgent {
+    /// Does nothing yet; `boot` is what it begins with.
+    pub(super) fn new(boot: MemAgent) -> Self {
+        Self { boot, ..Self::default() }
+    }
 }
 
 impl Core {
@@ -62,11 +73,32 @@ impl Core {
         }
     }
 
-    /// Goes on with what an earlier worker was told, and waits for more.
-    pub(super) fn start_memory_agent(self: &Rc<Self>) {
-        self.memory.settings.set(self.journal.read_memory().unwrap_or_default());
+    /// Goes on with what an earlier worker was told, or begins with what the boot says, and waits for more.
+    pub(super) async fn start_memory_agent(self: &Rc<Self>) {
+        let settings = match self.journal.read_memory() {
+            Some(settings) => settings,
+            None => self.possible_at_boot().await,
+        };
+        self.memory.settings.set(settings);
         crate::task::spawn(Rc::clone(self).reclaim_forever());
         crate::task::spawn(Rc::clone(self).compact_forever());
+    }
+
+    /// What the boot asks for, without what this kernel cannot do.
+    async fn possible_at_boot(&self) -> Settings {
+        let (mut reclaim, mut compact) = self.memory.boot.at_boot();
+        let impossible = |error: &crate::guest::Error| {
+            slog::warn!(self.log, "a work of the memory agent is not begun"; "error" => %error);
+        };
+        if !reclaim.disabled {
+            let hierarchies = self.hierarchies.clone();
+            let supported = blocking(move || reclaim::supported(&hierarchies)).await;
+            reclaim.disabled = supported.inspect_err(impossible).is_err();
+        }
+        if !compact.disabled {
+            compact.disabled = blocking(compact::supported).await.inspect_err(impossible).is_err();
+        }
+        Settings { reclaim, compact, ..Settings::default() }
     }
 
     async fn reclaim_forever(self: Rc<Self>) {

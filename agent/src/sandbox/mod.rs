@@ -18,6 +18,7 @@ use oci_spec::runtime::{LinuxResources, Process, Spec};
 use rustjail::cgroup::Hierarchies;
 
 use crate::{
+    config::MemAgent,
     device::{Device, cdi},
     guest::{
         self,
@@ -179,6 +180,8 @@ pub struct Parts {
     pub pipe_size: Option<u32>,
     /// Where it tells what it does.
     pub log: slog::Logger,
+    /// What of the memory agent is on from the boot.
+    pub mem_agent: MemAgent,
     /// Told the id of the sandbox when there is one, and an empty one when it is gone.
     pub named: Log,
 }
@@ -263,7 +266,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// An empty sandbox. [`Sandbox::recover`] and then [`Sandbox::dispatch_exits`] bring it to life.
     pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { supervisor, raw, hotplug, cdi, state_dir, pipe_size, log, named } = parts;
+        let Parts { supervisor, raw, hotplug, cdi, state_dir, pipe_size, log, mem_agent, named } = parts;
         let journal = Journal::open(&state_dir)
             .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
         let peeker = Peeker::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
@@ -287,7 +290,7 @@ impl Sandbox {
             storages,
             exits: Exits::default(),
             oom: OomQueue::default(),
-            memory: MemoryAgent::default(),
+            memory: MemoryAgent::new(mem_agent),
             moved: Moved::default(),
             last_key: Cell::new(0),
             phase: Cell::new(Phase::Absent),
@@ -300,7 +303,7 @@ impl Sandbox {
 
     /// Takes over what earlier workers left: their journal, and the descriptors init held for them.
     pub async fn recover(&self, stored: HashMap<Key, OwnedFd>) -> Result<()> {
-        self.core.start_memory_agent();
+        self.core.start_memory_agent().await;
         self.core.recover(stored).await
     }
 

@@ -147,6 +147,23 @@ async fn the_level_changes_while_it_runs_and_the_story_goes_on_after_a_killed_wo
     next.until(|record| says(record, "has set the level") && record["to"] == "DEBUG");
 }
 
+#[tokio::test]
+async fn the_level_that_a_reader_set_is_the_next_workers_too() {
+    let agent = Agent::configured(LOGGED).await;
+    let mut reader = Reader::of(&agent);
+    reader.send("level warn\nfirst\n");
+    reader.until(|record| says(record, "what is no command") && record["line"] == "first");
+    agent.replace(Role::Worker, Signal::SIGKILL).await;
+    agent.client().await.create_sandbox("box").await.unwrap();
+    let mut next = Reader::of(&agent);
+    next.send("second\n");
+    let records = next.until(|record| says(record, "what is no command") && record["line"] == "second");
+    let worker = &records.last().unwrap()["pid"];
+    let levels: HashSet<&str> =
+        records.iter().filter(|it| it["pid"] == *worker).filter_map(|it| it["level"].as_str()).collect();
+    assert_eq!(levels, HashSet::from(["WARN"]), "{records:#?}");
+}
+
 /// What a host or a workload gives into the agent's hands is not for the log, even at its most talkative.
 #[tokio::test]
 async fn secrets_are_not_in_the_log() {

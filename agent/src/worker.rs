@@ -71,14 +71,14 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
     let log = logs.logger();
     let (supervisor, handover) = Supervisor::connect().await?;
     let Handover { listeners, stored, generation, mut stages, pid1, records } = handover;
-    let readers = Readers::new(logs.clone());
+    let state_dir = state_dir(&config, pid1);
+    let readers = Readers::new(logs.clone(), &state_dir, generation);
     if let Some(records) = records {
         logs.add(readers::writer(&records, "agent")?);
         optional("the log", &log, Rc::clone(&readers).fill(records));
     }
     let supervisor = Rc::new(supervisor);
     let raw = Rc::new(Waiting::default());
-    let state_dir = state_dir(&config, pid1);
     let ready = state_dir.join("ready");
     // An earlier worker's; it is true again in a moment.
     let _none = std::fs::remove_file(&ready);

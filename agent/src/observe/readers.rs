@@ -8,14 +8,16 @@
 //!
 //! Init holds the pipe, so what a worker had not yet read when it died is still there for the next. Whoever logs
 //! never waits: a full pipe costs records, which are counted. A reader may send a line `level debug`, which changes
-//! what is logged until the worker is started again.
+//! what is logged from then on; it is written down, so that the next worker keeps to it.
 
 use std::{
     cell::RefCell,
     collections::VecDeque,
+    fs,
     future::poll_fn,
     io,
     os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
     pin::pin,
     rc::Rc,
     task::Poll,
@@ -50,12 +52,33 @@ pub struct Readers {
     ring: RefCell<Ring>,
     grew: Notify,
     log: Log,
+    /// The level that a reader has set.
+    kept: PathBuf,
 }
 
 impl Readers {
-    /// What `log` and others write into the pipe can be read here, once [`Readers::fill`] runs.
-    pub fn new(log: Log) -> Rc<Self> {
-        Rc::new(Self { ring: RefCell::default(), grew: Notify::new(), log })
+    /// What `log` and others write into the pipe can be read here, once [`Readers::fill`] runs. `dir` is where the
+    /// worker `generation` finds what an earlier one was told.
+    pub fn new(log: Log, dir: &Path, generation: u32) -> Rc<Self> {
+        let kept = dir.join("log-level");
+        if generation == 0 {
+            // Of an agent that was here before.
+            let _none = fs::remove_file(&kept);
+        } else if let Ok(text) = fs::read_to_string(&kept)
+            && let Ok(level) = level(&text)
+        {
+            log.set_level(level);
+        }
+        Rc::new(Self { ring: RefCell::default(), grew: Notify::new(), log, kept })
+    }
+
+    fn set_level(&self, name: &str, level: Level, log: &Logger) {
+        self.log.set_level(level);
+        slog::info!(log, "a log reader has set the level"; "to" => level.as_str());
+        if let Err(error) = fs::write(&self.kept, name) {
+            slog::warn!(log, "the level will not outlive this worker";
+                "path" => %self.kept.display(), "error" => %error);
+        }
     }
 
     /// Moves lines from `pipe` to the readers for as long as it has a writer.
@@ -126,10 +149,7 @@ impl Readers {
                     continue;
                 }
                 match std::str::from_utf8(&line).ok().and_then(|line| line.trim().strip_prefix("level ")) {
-                    Some(name) if let Ok(level) = level(name) => {
-                        self.log.set_level(level);
-                        slog::info!(log, "a log reader has set the level"; "to" => level.as_str());
-                    }
+                    Some(name) if let Ok(level) = level(name) => self.set_level(name, level, &log),
                     _ => {
                         slog::warn!(log, "a log reader sent what is no command"; "line" => %line.escape_ascii())
                     }

@@ -25,11 +25,6 @@ pub(super) fn create(agent: &Agent, method: &Method, body: &[u8]) -> Result<Outc
 /// `sandbox_pidns` is left alone: it counts in CreateContainer.
 fn parse_create(body: &[u8]) -> Result<SandboxRequest, Status> {
     let request: CreateSandboxRequest = decode(body)?;
-    if !request.guest_hook_path.is_empty() {
-        return Err(Status::invalid(
-            "CreateSandbox: guest hooks (guest_hook_path) are not supported by this agent",
-        ));
-    }
     let modules = request.kernel_modules.into_iter().map(|module| (module.name, module.parameters));
     Ok(SandboxRequest {
         hostname: request.hostname,
@@ -37,6 +32,7 @@ fn parse_create(body: &[u8]) -> Result<SandboxRequest, Status> {
         dns: request.dns,
         kernel_modules: modules.collect(),
         storages: storages(request.storages),
+        guest_hooks: request.guest_hook_path.into(),
     })
 }
 
@@ -69,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_done_is_refused_not_ignored() {
+    fn a_request_is_taken_whole() {
         let parse = |request: &CreateSandboxRequest| parse_create(&request.write_to_bytes().unwrap());
         let mut request = CreateSandboxRequest { sandbox_id: "s1".into(), ..Default::default() };
         let (name, parameters) = ("vsock".to_owned(), vec!["a=1".to_owned()]);
@@ -77,7 +73,7 @@ mod tests {
         assert_eq!(parse(&request).unwrap().kernel_modules, [("vsock".to_owned(), vec!["a=1".to_owned()])]);
 
         let hooks = CreateSandboxRequest { guest_hook_path: "/hooks".into(), ..request.clone() };
-        assert!(parse(&hooks).unwrap_err().message.contains("guest_hook_path"));
+        assert_eq!(parse(&hooks).unwrap().guest_hooks, std::path::Path::new("/hooks"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::{
     Core, CreateRequest, Error, Result, StdioPorts, blocking,
     container::{Container, validate_id},
     error::failed_to,
+    guest_hooks,
     launch::{TheirEnds, Waits},
     namespaces::own_pid_namespace,
     oom::Look,
@@ -46,6 +47,9 @@ impl Core {
         let CreateRequest { id, mut spec, sandbox_pidns, ports, storages, devices, shared_mounts } = request;
         let joins = self.pid_namespace_of(sandbox_pidns)?;
         own_pid_namespace(&mut spec);
+        if let Some(sandbox) = &*self.sandbox.borrow() {
+            guest_hooks::add(&sandbox.guest_hooks, &mut spec);
+        }
         let cgroup_path = self.cgroup_path(&id, &spec)?;
         let terminal = spec.process().as_ref().and_then(|process| process.terminal()).unwrap_or(false);
         let init = Rc::new(Process::new(&id, self.next_keys(), terminal, ports.raw()));

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     container::Container,
+    guest_hooks::GuestHook,
     memory::Settings,
     process::{Keys, Process, Raw},
     state::State,
@@ -62,6 +63,9 @@ pub(crate) struct SandboxRecord {
     pub(crate) uts: Key,
     /// /etc/resolv.conf has been covered.
     pub(crate) dns: bool,
+    /// What the guest's image has for every container.
+    #[serde(default)]
+    pub(crate) guest_hooks: Vec<GuestHook>,
 }
 
 /// A file that was moved aside.
@@ -282,7 +286,8 @@ mod tests {
         exec.exit.set(137);
         c.execs.borrow_mut().insert("e1".to_owned(), exec);
         journal.write_container(&c).unwrap();
-        let sandbox = SandboxRecord { version: VERSION, id: "s".into(), ipc: Key(1), uts: Key(2), dns: true };
+        let (ipc, uts, guest_hooks) = (Key(1), Key(2), Vec::new());
+        let sandbox = SandboxRecord { version: VERSION, id: "s".into(), ipc, uts, dns: true, guest_hooks };
         journal.write_sandbox(&sandbox).unwrap();
 
         let (read_sandbox, containers, quarantined) = Journal::open(&dir.0).unwrap().load().unwrap();

@@ -42,6 +42,7 @@ mod dns;
 pub mod error;
 mod exec;
 mod exits;
+mod guest_hooks;
 mod hardware;
 mod hooks;
 mod journal;
@@ -131,6 +132,8 @@ pub struct SandboxRequest {
     pub storages: Vec<Storage>,
 }
 
+    /// Where the guest's image has hooks for every container; may be empty.
+    pub guest_hooks: PathBuf,
 /// What CreateContainer asks for.
 #[derive(Debug)]
 pub struct CreateRequest {

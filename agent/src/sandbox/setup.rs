@@ -13,6 +13,7 @@ use std::{
 use super::{
     Core, Error, Phase, Result, SandboxRequest, blocking, dns,
     error::failed_to,
+    guest_hooks,
     journal::{SandboxRecord, VERSION},
     namespaces::Shared,
 };
@@ -46,23 +47,30 @@ impl Core {
     }
 
     async fn set_up(self: &Rc<Self>, request: SandboxRequest, dns: String) -> Result<()> {
-        let SandboxRequest { hostname, id, dns: lines, kernel_modules, storages } = request;
+        let SandboxRequest { hostname, id, dns: lines, kernel_modules, storages, guest_hooks: path } =
+            request;
         blocking(move || kernel_modules.iter().try_for_each(|(name, parameters)| load(name, parameters)))
             .await?;
         self.storages.acquire(SANDBOX, storages).await?;
+        // After the storages: the hooks may be on one.
+        let guest_hooks = match path.as_os_str().is_empty() {
+            true => Vec::new(),
+            false => blocking(move || guest_hooks::find(&path)).await?,
+        };
         let shared = Shared::make(hostname)
             .await
             .map_err(failed_to(|| "make the IPC and UTS namespaces of the sandbox".to_owned()))?;
         let base = self.next_keys().0;
-        let mut record =
-            SandboxRecord { version: VERSION, id, ipc: Key(base), uts: Key(base + 1), dns: false };
+        let (ipc, uts) = (Key(base), Key(base + 1));
+        let mut record = SandboxRecord { version: VERSION, id, ipc, uts, dns: false, guest_hooks };
         let outcome = self.keep(&mut record, &shared, (!lines.is_empty()).then_some(dns)).await;
         if outcome.is_err() {
             self.let_go(&record).await?;
             return outcome;
         }
         self.named.set_sandbox(&record.id);
-        slog::info!(self.log, "sandbox created"; "sandbox" => &record.id);
+        slog::info!(self.log, "sandbox created";
+            "sandbox" => &record.id, "guest_hooks" => record.guest_hooks.len());
         *self.shared.borrow_mut() = Some(shared);
         *self.sandbox.borrow_mut() = Some(record);
         Ok(())

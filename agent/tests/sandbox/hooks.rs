@@ -1,10 +1,11 @@
 //! Hooks of a host's configuration, run in the guest.
 
-use std::{fs, path::Path, time::Instant};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Instant};
 
-use berth_protocols::oci;
+use berth_protocols::{agent::CreateSandboxRequest, oci};
+use nix::sys::signal::Signal;
 
-use crate::host::{Host, sh};
+use crate::host::{Host, sh, soon};
 
 fn hook(script: &str) -> Vec<oci::Hook> {
     let args = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -102,4 +103,106 @@ async fn a_hook_that_runs_long_keeps_nobody_waiting() {
     assert!(created > opened);
     host.start_container("slow").await.unwrap();
     assert_eq!(host.wait("slow", "").await.unwrap(), 5);
+}
+
+/// A program among the guest's own hooks.
+fn program(path: &Path, script: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn the_guests_own_hooks_run_for_every_container_after_its_own() {
+    let mut host = Host::start().await;
+    let (hooks, log) = (host.dir.join("guest-hooks"), host.dir.join("hooks"));
+    let kinds_of_guest = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
+    for kind in kinds_of_guest {
+        for name in ["20-second", "10-first"] {
+            let script = format!("echo guest-{name}-$1 $(cat) >> {}", log.display());
+            program(&hooks.join(kind).join(name), &script);
+        }
+    }
+    fs::write(hooks.join("prestart/00-no-program"), "").unwrap();
+    let request = CreateSandboxRequest { guest_hook_path: hooks.display().to_string(), ..Default::default() };
+    host.client.create_sandbox(soon(), &request).await.unwrap();
+    program(&hooks.join("prestart/15-too-late"), &format!("echo late >> {}", log.display()));
+
+    let guest = |kind: &str| ["10-first", "20-second"].map(|name| format!("guest-{name}-{kind}"));
+    let spec = |spec: &mut oci::Spec| spec.Hooks = Some(telling(&log, |_| "true".into())).into();
+    host.create_with("own", sh(&["sh", "-c", "sleep 60"]), spec).await.unwrap();
+    host.start_container("own").await.unwrap();
+    host.remove("own").await.unwrap();
+    let both = kinds_of_guest.map(|kind| [vec![kind.to_owned()], guest(kind).to_vec()].concat()).concat();
+    assert_eq!(kinds(&log), both);
+
+    fs::remove_file(&log).unwrap();
+    host.create("none", sh(&["sh", "-c", "sleep 60"])).await.unwrap();
+    host.kill_worker(Signal::SIGKILL);
+    host.client = host.connect().await;
+    host.start_container("none").await.unwrap();
+    host.remove("none").await.unwrap();
+    host.run("after", sh(&["sh", "-c", "exit 0"])).await.unwrap();
+    host.remove("after").await.unwrap();
+    let once = kinds_of_guest.map(|kind| guest(kind).to_vec()).concat();
+    assert_eq!(kinds(&log), [once.clone(), once].concat(), "under the next worker too");
+
+    program(&hooks.join("createRuntime/10-first"), "echo broken >&2; exit 3");
+    let error = host.create("broken", sh(&["sh", "-c", "exit 0"])).await.unwrap_err().to_string();
+    assert!(error.contains("createRuntime/10-first failed with exit status: 3: broken"), "{error}");
+}
+
+#[tokio::test]
+async fn a_guest_without_hooks_has_none_and_a_path_that_is_none_is_refused() {
+    let host = Host::start().await;
+    let sandbox = |path: &str| CreateSandboxRequest { guest_hook_path: path.into(), ..Default::default() };
+    let error = host.client.create_sandbox(soon(), &sandbox("hooks")).await.unwrap_err().to_string();
+    assert!(error.contains("guest_hook_path \"hooks\" is not an absolute path"), "{error}");
+    host.client.create_sandbox(soon(), &sandbox("/nonexistent")).await.unwrap();
+    host.run("c1", sh(&["sh", "-c", "exit 4"])).await.unwrap();
+    assert_eq!(host.wait("c1", "").await.unwrap(), 4);
+}
+
+/// While one container is being made, whether another call has been begun.
+async fn another_begins(sequential: bool) -> bool {
+    let host = Host::start_in(&format!("sequential = {sequential}\n"), "").await;
+    let (gate, begun) = (host.dir.join("gate"), host.dir.join("agent.sock.state/journal/other.json"));
+    let script = format!("touch {0}.seen; while [ ! -e {0} ]; do sleep 0.05; done", gate.display());
+    let spec = |spec: &mut oci::Spec| {
+        spec.Hooks = Some(oci::Hooks { CreateRuntime: hook(&script), ..Default::default() }).into();
+    };
+    let slow = host.create_with("slow", sh(&["sh", "-c", "exit 5"]), spec);
+    // Signals do not wait for their turn; each answer is a chance for what came before to begin.
+    let round = async || host.signal("nobody", "", 9).await.unwrap_err();
+    let blocked = async || {
+        while !gate.with_extension("seen").exists() {
+            round().await;
+        }
+    };
+    let other = async {
+        blocked().await;
+        host.create("other", sh(&["sh", "-c", "exit 6"])).await
+    };
+    let look = async {
+        blocked().await;
+        let (start, mut rounds) = (Instant::now(), 0);
+        let patience = std::time::Duration::from_secs(15);
+        while !begun.exists() && if sequential { rounds < 200 } else { start.elapsed() < patience } {
+            round().await;
+            rounds += 1;
+        }
+        let seen = begun.exists();
+        fs::write(&gate, "").unwrap();
+        seen
+    };
+    let (slow, other, seen) = tokio::join!(slow, other, look);
+    slow.unwrap();
+    other.unwrap();
+    seen
+}
+
+#[tokio::test]
+async fn calls_that_change_something_take_turns_where_they_are_to() {
+    assert!(!another_begins(true).await, "one at a time");
+    assert!(another_begins(false).await, "else at once");
 }

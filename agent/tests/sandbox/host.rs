@@ -68,15 +68,25 @@ pub enum Out {
 
 impl Host {
     pub async fn start() -> Self {
+        Self::start_in("", "").await
+    }
+
+    /// The same with a configuration, and with what a shell does first in the agent's namespaces. In both `@DIR@` is
+    /// the host's own directory.
+    pub async fn start_in(toml: &str, scope: &str) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("berth-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(&name);
         fs::create_dir_all(&dir).unwrap();
+        let own = |text: &str| text.replace("@DIR@", dir.to_str().unwrap());
+        fs::write(dir.join("agent.toml"), own(toml)).unwrap();
+        let script = format!("set -e\n{}\n\"$0\" \"$@\" & wait", own(scope));
         let socket = dir.join("agent.sock");
         let log = fs::File::create(dir.join("log")).unwrap();
         let tree = Command::new("unshare")
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-            .args(["sh", "-c", "\"$0\" \"$@\" & wait", env!("CARGO_BIN_EXE_berth-agent")])
+            .args(["sh", "-c", &script, env!("CARGO_BIN_EXE_berth-agent"), "--config"])
+            .arg(dir.join("agent.toml"))
             .args(["--listen", &format!("unix://{}", socket.display()), "--log", "debug"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -85,13 +95,26 @@ impl Host {
             .unwrap();
         let client = connect(&socket).await;
         // The listeners are open before there is a worker; an answer means there is one.
-        client.get_guest_details(soon(), &GuestDetailsRequest::new()).await.unwrap();
+        match client.get_guest_details(soon(), &GuestDetailsRequest::new()).await {
+            Ok(_) | Err(ttrpc::Error::RpcStatus(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
         Self { dir, client, tree, name }
     }
 
     /// A connection of its own, for instance after the worker was replaced.
     pub async fn connect(&self) -> AgentServiceClient {
         connect(&self.dir.join("agent.sock")).await
+    }
+
+    /// The same, for other services than the agent's.
+    pub async fn raw(&self) -> Client {
+        Client::connect(&format!("unix://{}", self.dir.join("agent.sock").display())).await.unwrap()
+    }
+
+    /// The configuration of a container that runs `run`.
+    pub fn spec(&self, run: Run<'_>, id: &str) -> oci::Spec {
+        spec(run, &self.cgroup_of(id))
     }
 
     pub fn cgroup_of(&self, id: &str) -> String {

@@ -8,8 +8,8 @@ use std::{
 
 use ttrpc_codegen::{Codegen, Customize, ProtobufCustomize};
 
-const FILES: [&str; 5] = ["agent", "csi", "health", "oci", "types"];
-const SERVICES: [&str; 2] = ["agent", "health"];
+const FILES: [&str; 6] = ["agent", "confidential_data_hub", "csi", "health", "oci", "types"];
+const SERVICES: [&str; 3] = ["agent", "confidential_data_hub", "health"];
 
 fn main() -> io::Result<()> {
     // Asked for at run time: compiled in, it would name another checkout once a target directory is copied.

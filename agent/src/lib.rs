@@ -6,6 +6,8 @@
 //! must survive it is in init's fd store and in the journal. `link` is what they say to each other.
 
 pub mod address;
+#[cfg(feature = "cdh")]
+pub mod cdh;
 pub mod config;
 pub mod console;
 pub mod copy;

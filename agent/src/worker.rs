@@ -95,6 +95,8 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         state_dir,
         pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
         log: log.clone(),
+        #[cfg(feature = "cdh")]
+        hub: hub(&config),
         mem_agent: config.mem_agent,
         named: logs.clone(),
     };
@@ -161,6 +163,22 @@ fn rules(config: &Config, pid1: bool, log: &Logger) -> io::Result<Rules> {
         #[cfg(feature = "policy")]
         policy,
     })
+}
+
+#[cfg(feature = "cdh")]
+fn hub(config: &Config) -> crate::cdh::Hub {
+    use crate::config::GuestComponents;
+    crate::cdh::Hub {
+        socket: crate::cdh::SOCKET.into(),
+        expected: matches!(
+            config.guest_components,
+            GuestComponents::ConfidentialDataHub | GuestComponents::ApiServerRest
+        ),
+        arrival: config.launch_process_timeout,
+        patience: config.cdh_api_timeout,
+        pull_patience: config.image_pull_timeout,
+        integrity: config.secure_storage_integrity,
+    }
 }
 
 /// Whether the guest's memory is hidden from its host: AMD SEV-SNP, Intel TDX or IBM Secure Execution.

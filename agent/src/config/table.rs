@@ -69,7 +69,7 @@ impl Setting {
 }
 
 const SWITCH: (&str, &str) = ("yes or no", "no");
-const NO_DATA_HUB: Effect = Effect::No("the agent is no client of a confidential data hub yet");
+const DATA_HUB: Effect = Effect::Feature("cdh");
 const NOT_STARTED: Effect = Effect::No(
     "Berth starts no guest components: an image that has them starts them beside the agent, and knows which",
 );
@@ -231,7 +231,7 @@ pub const SETTINGS: &[Setting] = &[
         "how long the confidential data hub may take to answer",
         |config, text| set(&mut config.cdh_api_timeout, seconds(text)),
     )
-    .effect(NO_DATA_HUB),
+    .effect(DATA_HUB),
     setting(
         "agent.image_pull_timeout",
         "image_pull_timeout",
@@ -239,7 +239,7 @@ pub const SETTINGS: &[Setting] = &[
         "how long the confidential data hub may take to pull an image",
         |config, text| set(&mut config.image_pull_timeout, seconds(text)),
     )
-    .effect(NO_DATA_HUB),
+    .effect(DATA_HUB),
     setting(
         "agent.secure_storage_integrity",
         "secure_storage_integrity",
@@ -247,23 +247,23 @@ pub const SETTINGS: &[Setting] = &[
         "whether storage that the data hub encrypts is protected against tampering too",
         |config, text| set(&mut config.secure_storage_integrity, switch(text)),
     )
-    .effect(NO_DATA_HUB),
+    .effect(DATA_HUB),
     setting(
         "agent.launch_process_timeout",
         "launch_process_timeout",
         ("seconds", "6"),
-        "how long a guest component may take to open its socket",
+        "how long the confidential data hub may take to open its socket",
         |config, text| set(&mut config.launch_process_timeout, seconds(text)),
     )
-    .effect(NOT_STARTED),
+    .effect(DATA_HUB),
     setting(
         "agent.guest_components_procs",
         "guest_components_procs",
         ("none, attestation-agent, confidential-data-hub or api-server-rest", "api-server-rest"),
-        "which guest components run",
+        "which guest components the image runs; with one of the last two there is a confidential data hub to ask",
         |config, text| set(&mut config.guest_components, components(text)),
     )
-    .effect(NOT_STARTED),
+    .effect(DATA_HUB),
     setting(
         "agent.guest_components_rest_api",
         "guest_components_rest_api",

@@ -111,6 +111,18 @@ fn code(error: &Error) -> Code {
         | Error::Died { .. }
         | Error::Timeout { .. } => Code::Internal,
         Error::NoTty => Code::Unavailable,
+        #[cfg(feature = "cdh")]
+        Error::Hub { source, .. } => hub_code(source),
+    }
+}
+
+#[cfg(feature = "cdh")]
+fn hub_code(error: &crate::cdh::HubError) -> Code {
+    use crate::cdh::HubError;
+    match error {
+        HubError::Unreachable { .. } | HubError::Lost { .. } => Code::Unavailable,
+        HubError::Late { .. } | HubError::Malformed { .. } | HubError::Refused { .. } => Code::Internal,
+        HubError::Unfit(_) => Code::InvalidArgument,
     }
 }
 

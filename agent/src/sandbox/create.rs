@@ -60,7 +60,7 @@ impl Core {
 
         let outcome = match self.record(&container) {
             Ok(()) => match self.furnish(&container, &mut spec, storages, &devices).await {
-                Ok(()) => self.build(&container, spec, joins, ports).await,
+                Ok(environment) => self.build(&container, spec, environment, joins, ports).await,
                 Err(error) => Err(error),
             },
             Err(error) => Err(error),
@@ -86,14 +86,15 @@ impl Core {
         outcome
     }
 
-    /// What the container needs of the host: its devices under this guest's numbers, and its storages.
+    /// What the container needs of the host: its devices under this guest's numbers, and its storages. Answers its
+    /// environment if there are secrets in it, which are in no file.
     async fn furnish(
         &self,
         container: &Container,
         spec: &mut Spec,
         storages: Vec<Storage>,
         devices: &[Device],
-    ) -> Result<()> {
+    ) -> Result<Option<Vec<String>>> {
         let found = device::find(devices, &self.hotplug).await?;
         device::spec::apply(spec, &found)?;
         self.cdi.inject(spec).await?;
@@ -107,13 +108,23 @@ impl Core {
             *container.pci.borrow_mut() = addresses;
             self.record(container)?;
         }
-        Ok(self.storages.acquire(&container.id, storages).await?)
+        #[cfg(feature = "cdh")]
+        let storages = {
+            self.mount_trusted_store(spec).await?;
+            self.pull_images(container, storages).await?
+        };
+        self.storages.acquire(&container.id, storages).await?;
+        #[cfg(feature = "cdh")]
+        return self.unseal(container, spec).await;
+        #[cfg(not(feature = "cdh"))]
+        Ok(None)
     }
 
     async fn build(
         self: &Rc<Self>,
         container: &Rc<Container>,
         spec: Spec,
+        environment: Option<Vec<String>>,
         joins: Option<Rc<Container>>,
         ports: StdioPorts,
     ) -> Result<()> {
@@ -128,7 +139,8 @@ impl Core {
         let bundle = self.journal.bundle(&container.id);
         let (hierarchies, path) = (self.hierarchies.clone(), container.cgroup_path.clone());
         let id = container.id.clone();
-        let made = blocking(move || Ok(prepare(&id, &bundle, &spec, &hierarchies, &path, ends))).await?;
+        let made =
+            blocking(move || Ok(prepare(&id, &bundle, spec, environment, &hierarchies, &path, ends))).await?;
         *container.cgroup.borrow_mut() = made.cgroup;
         self.follow_oom(container, made.oom, Look::Later);
         let launch = made.launch?;
@@ -218,15 +230,20 @@ struct Prepared {
 fn prepare(
     id: &str,
     bundle: &Path,
-    spec: &Spec,
+    mut spec: Spec,
+    environment: Option<Vec<String>>,
     hierarchies: &Hierarchies,
     cgroup: &CgroupPath,
     Ends { stdio, sync, join }: Ends,
 ) -> Prepared {
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let made = super::bundle::write(bundle, spec)
+    let made = super::bundle::write(bundle, &spec)
         .map_err(failed_to(|| format!("write the bundle {}", bundle.display())))
         .and_then(|()| Ok(Cgroup::create(hierarchies, cgroup, resources)?));
+    if let (Some(process), Some(_)) = (spec.process_mut(), &environment) {
+        process.set_env(environment);
+    }
+    let spec = &spec;
     let cgroup = match made {
         Ok(cgroup) => Arc::new(cgroup),
         Err(error) => return Prepared { cgroup: None, oom: Ok(None), launch: Err(error) },

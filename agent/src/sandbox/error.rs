@@ -80,6 +80,15 @@ pub enum Error {
     /// A control group failed.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
+    /// The confidential data hub failed.
+    #[cfg(feature = "cdh")]
+    #[error("cannot {what}: {source}")]
+    Hub {
+        /// What was asked of it, without the secret.
+        what: String,
+        /// Why it is not done.
+        source: crate::cdh::HubError,
+    },
     /// The container has no shared PID namespace to join.
     #[error("Sandbox does not have sandbox_pidns: the container that defined it is gone")]
     NoSandboxPidns,

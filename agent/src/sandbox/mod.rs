@@ -56,6 +56,8 @@ mod process;
 mod recover;
 mod remove;
 mod resources;
+#[cfg(feature = "cdh")]
+mod secrets;
 mod setup;
 mod shared_mounts;
 mod signal;
@@ -130,10 +132,10 @@ pub struct SandboxRequest {
     pub kernel_modules: Vec<(String, Vec<String>)>,
     /// What the sandbox itself uses.
     pub storages: Vec<Storage>,
-}
-
     /// Where the guest's image has hooks for every container; may be empty.
     pub guest_hooks: PathBuf,
+}
+
 /// What CreateContainer asks for.
 #[derive(Debug)]
 pub struct CreateRequest {
@@ -183,6 +185,9 @@ pub struct Parts {
     pub pipe_size: Option<u32>,
     /// Where it tells what it does.
     pub log: slog::Logger,
+    /// Unseals secrets and pulls images.
+    #[cfg(feature = "cdh")]
+    pub hub: crate::cdh::Hub,
     /// What of the memory agent is on from the boot.
     pub mem_agent: MemAgent,
     /// Told the id of the sandbox when there is one, and an empty one when it is gone.
@@ -212,6 +217,8 @@ struct Core {
     hierarchies: Hierarchies,
     hotplug: Rc<Hotplug>,
     cdi: cdi::Registry,
+    #[cfg(feature = "cdh")]
+    hub: crate::cdh::Hub,
     storages: Storages,
     exits: Exits,
     oom: OomQueue,
@@ -269,7 +276,9 @@ pub struct Sandbox {
 impl Sandbox {
     /// An empty sandbox. [`Sandbox::recover`] and then [`Sandbox::dispatch_exits`] bring it to life.
     pub fn new(parts: Parts) -> Result<Self> {
-        let Parts { supervisor, raw, hotplug, cdi, state_dir, pipe_size, log, mem_agent, named } = parts;
+        #[cfg(feature = "cdh")]
+        let hub = parts.hub;
+        let Parts { supervisor, raw, hotplug, cdi, state_dir, pipe_size, log, mem_agent, named, .. } = parts;
         let journal = Journal::open(&state_dir)
             .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
         let peeker = Peeker::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
@@ -290,6 +299,8 @@ impl Sandbox {
             hierarchies,
             hotplug,
             cdi,
+            #[cfg(feature = "cdh")]
+            hub,
             storages,
             exits: Exits::default(),
             oom: OomQueue::default(),

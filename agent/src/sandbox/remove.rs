@@ -152,6 +152,9 @@ pub(super) async fn kill(container: &Container) -> Result<()> {
 
 /// Only the agent's own files are in it: the root filesystem is where the host put it.
 fn remove_bundle(bundle: PathBuf) -> Result<()> {
+    #[cfg(feature = "cdh")]
+    super::secrets::let_go_of_image(&bundle)
+        .map_err(failed_to(|| format!("unmount the image in {}", bundle.display())))?;
     match fs::remove_dir_all(&bundle) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(failed_to(|| format!("remove the bundle {}", bundle.display()))(error))

@@ -80,7 +80,7 @@ run: setup build image ## boot a VM and run one container in it
 test: setup build image ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace --no-fail-fast
-	@cargo test --package berth-agent --features policy --test policy
+	@cargo test --package berth-agent --features cdh,initdata,policy --lib --test policy --test trust
 
 SOAK_CONTAINERS ?= 10000
 .PHONY: soak

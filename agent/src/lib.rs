@@ -15,6 +15,8 @@ pub mod device;
 pub mod guest;
 pub mod hotplug;
 pub mod init;
+#[cfg(feature = "initdata")]
+pub mod initdata;
 pub mod launcher;
 pub mod link;
 pub mod network;

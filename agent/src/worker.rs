@@ -120,7 +120,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
             }
         }
     };
-    let rules = rules(&config, pid1, &log)?;
+    let rules = rules(&config, pid1, generation, &log).await?;
     let about = About { pid1, generation, log: logs.clone() };
     let agent = Rc::new(Agent::new(sandbox, about, end).with_rules(rules));
     let options = Options { any_cid: config.any_cid, ..Options::default() };
@@ -148,18 +148,20 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
 }
 
 /// What calls have to pass.
-fn rules(config: &Config, pid1: bool, log: &Logger) -> io::Result<Rules> {
+#[cfg_attr(not(feature = "initdata"), expect(unused_variables, reason = "only a disk is looked for once"))]
+async fn rules(config: &Config, pid1: bool, generation: u32, log: &Logger) -> io::Result<Rules> {
     let sequential = config.sequential.unwrap_or_else(is_confidential);
+    let kept = state_dir(config, pid1);
+    #[cfg(feature = "initdata")]
+    let barred = settle_initdata(kept.clone(), pid1, generation, log.clone()).await;
     #[cfg(feature = "policy")]
-    let policy = {
-        let kept = state_dir(config, pid1);
-        Some(Rc::new(crate::policy::Policy::start(&kept, config.policy_file.as_deref(), log.clone())?))
-    };
-    #[cfg(not(feature = "policy"))]
-    let _ = pid1;
+    let policy =
+        Some(Rc::new(crate::policy::Policy::start(&kept, config.policy_file.as_deref(), log.clone())?));
     slog::info!(log, "rules over calls"; "sequential" => sequential, "policy" => cfg!(feature = "policy"));
     Ok(Rules {
         turn: sequential.then(Arc::default),
+        #[cfg(feature = "initdata")]
+        barred,
         #[cfg(feature = "policy")]
         policy,
     })
@@ -179,6 +181,31 @@ fn hub(config: &Config) -> crate::cdh::Hub {
         pull_patience: config.image_pull_timeout,
         integrity: config.secure_storage_integrity,
     }
+}
+
+/// Why nothing may be served, if what is on an initdata disk cannot be used.
+#[cfg(feature = "initdata")]
+async fn settle_initdata(kept: PathBuf, pid1: bool, generation: u32, log: Logger) -> Option<Rc<str>> {
+    let told = log.clone();
+    let settle = move || {
+        if pid1 {
+            // The disk may still be without its driver: first its controller's, then its own. What does not load is
+            // told when all devices are looked after.
+            for _ in 0..2 {
+                let _problems = crate::init::modules::drive(&Roots::default().sys);
+            }
+        }
+        let directory = Path::new(crate::initdata::DIRECTORY);
+        crate::initdata::settle(&Roots::default().dev, directory, &kept, generation, &log)
+    };
+    let settled = crate::task::blocking(settle).await;
+    let problem = match settled {
+        Ok(Ok(())) => return None,
+        Ok(Err(problem)) => problem.to_string(),
+        Err(problem) => problem.to_string(),
+    };
+    slog::error!(told, "nothing is served"; "error" => &problem);
+    Some(problem.into())
 }
 
 /// Whether the guest's memory is hidden from its host: AMD SEV-SNP, Intel TDX or IBM Secure Execution.

@@ -209,7 +209,7 @@ pub const SETTINGS: &[Setting] = &[
         "berth.policy_file",
         "policy_file",
         ("a path", "/etc/kata-opa/default-policy.rego"),
-        "the Rego document that decides over calls until SetPolicy gives another",
+        "the Rego document that decides over calls until SetPolicy gives another, where no initdata disk brings one",
         |config, text| {
             config.policy_file = (!text.is_empty()).then(|| text.into());
             Ok(())

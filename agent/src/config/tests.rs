@@ -68,7 +68,22 @@ fn the_command_line_of_a_kata_guest_is_understood() {
     assert_eq!(config.container_pipe_size, 1_048_576);
     assert_eq!(config.modules, ["overlay", "virtiofs"]);
     assert_eq!(config.hotplug_timeout, Duration::from_secs(10));
-    assert_eq!(config.mem_agent.compact.compact_order, 4, "hosts' other agents want it after mem_agent_enable");
+    assert_eq!(
+        config.mem_agent.compact.compact_order, 4,
+        "hosts' other agents want it after mem_agent_enable"
+    );
+}
+
+#[test]
+fn the_memory_agent_is_off_until_it_is_switched_on() {
+    let line = "agent.mem_agent_memcg_disable agent.mem_agent_memcg_period_secs=2.5 agent.mem_agent_compact_sec_max=7";
+    let (reclaim, compact) = from_line(line).mem_agent.at_boot();
+    assert!(reclaim.disabled && compact.disabled);
+    let (reclaim, compact) = from_line(&format!("agent.mem_agent_enable {line}")).mem_agent.at_boot();
+    assert!(reclaim.disabled && !compact.disabled);
+    assert_eq!((reclaim.period_secs, compact.compact_sec_max), (3, 7));
+    let (reclaim, compact) = from_line("agent.mem_agent_enable").mem_agent.at_boot();
+    assert!(!reclaim.disabled && !compact.disabled);
 }
 
 #[test]

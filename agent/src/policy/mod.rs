@@ -28,9 +28,10 @@ mod regex;
 use engine::{Engine, EngineError};
 pub use input::InputError;
 
-/// Where an image has its document; the first that exists counts. The first is what an initdata disk brings.
-const DEFAULTS: [&str; 2] =
-    ["/run/confidential-containers/initdata/policy.rego", "/etc/kata-opa/default-policy.rego"];
+/// What an initdata disk brings: it is of the guest's owner, and comes before anything of the image's.
+const INITDATA: &str = "/run/confidential-containers/initdata/policy.rego";
+/// Where an image has its document, unless another place is named.
+const DEFAULT: &str = "/etc/kata-opa/default-policy.rego";
 
 /// Requests that wait for their decision; a host has far fewer at once.
 const QUEUE: usize = 1024;
@@ -96,7 +97,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Starts the engine: with what an earlier worker left in `kept`, else with `file`, else with the image's own.
+    /// Starts the engine: with what an earlier worker left in `kept`, else with what an initdata disk brought, else
+    /// with `file` or the image's own.
     pub fn start(kept: &Path, file: Option<&Path>, log: Logger) -> io::Result<Self> {
         let (questions, asked) = mpsc::sync_channel::<Question>(QUEUE);
         let judge = Judge::new(kept.join("policy"), file, log);
@@ -126,11 +128,8 @@ struct Judge {
 
 impl Judge {
     fn new(kept: PathBuf, file: Option<&Path>, log: Logger) -> Self {
-        let defaults: Vec<&Path> = match file {
-            Some(file) => vec![file],
-            None => DEFAULTS.iter().map(Path::new).collect(),
-        };
-        let looked = defaults.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        let defaults = [Path::new(INITDATA), file.unwrap_or(Path::new(DEFAULT))];
+        let looked = defaults.map(|path| path.display().to_string()).join(", ");
         let mut judge = Self { engine: None, kept, looked, log };
         let own = judge.kept.join("document.rego");
         // A document that is there and cannot be used is never passed over for a laxer one.

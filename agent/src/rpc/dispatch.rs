@@ -111,7 +111,7 @@ pub struct Agent {
     inflight: Rc<Inflight>,
     calls: Rc<Calls>,
     scrapes: Cell<u64>,
-    rules: Rules,
+    pub(super) rules: Rules,
 }
 
 impl Agent {

@@ -38,11 +38,21 @@ pub(super) fn details(agent: &Agent, _: &Method, body: &[u8]) -> Result<Outcome,
         supports_seccomp: true,
         device_handlers: device::handler_names().map(str::to_owned).collect(),
         storage_handlers: storage::driver_names().map(str::to_owned).collect(),
-        extra_features: vec!["seccomp".to_owned()],
+        extra_features: features().map(str::to_owned).collect(),
         ..Default::default()
     })
     .into();
     Ok(Outcome::Now(encode(&reply)?))
+}
+
+/// What this build can do that another may not, by the names hosts know.
+fn features() -> impl Iterator<Item = &'static str> {
+    let features = [
+        ("agent-policy", cfg!(feature = "policy")),
+        ("init-data", cfg!(feature = "initdata")),
+        ("seccomp", true),
+    ];
+    features.into_iter().filter_map(|(name, has)| has.then_some(name))
 }
 
 /// 0 where the kernel has no memory hotplug.

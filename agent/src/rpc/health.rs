@@ -16,8 +16,8 @@ use super::{
 pub(super) fn check(agent: &Agent, _: &Method, body: &[u8]) -> Result<Outcome, Status> {
     let _: CheckRequest = decode(body)?;
     let status = match agent.sandbox.ailment() {
-        None => ServingStatus::SERVING,
-        Some(_) => ServingStatus::NOT_SERVING,
+        None if agent.rules.serve() => ServingStatus::SERVING,
+        _ => ServingStatus::NOT_SERVING,
     };
     Ok(Outcome::Now(encode(&HealthCheckResponse { status: status.into(), ..Default::default() })?))
 }

@@ -36,14 +36,29 @@ pub type Gate = Pin<Box<dyn Future<Output = Result<Passed, Status>>>>;
 pub struct Rules {
     /// Held by the call that is being done, where only one may be.
     pub turn: Option<Arc<Mutex<()>>>,
+    /// Why nothing is to be done at all: the guest was given a policy or a configuration that it cannot use.
+    #[cfg(feature = "initdata")]
+    pub barred: Option<std::rc::Rc<str>>,
     /// Who decides.
     #[cfg(feature = "policy")]
     pub policy: Option<std::rc::Rc<crate::policy::Policy>>,
 }
 
 impl Rules {
+    /// Whether any call is done.
+    pub(super) fn serve(&self) -> bool {
+        #[cfg(feature = "initdata")]
+        return self.barred.is_none();
+        #[cfg(not(feature = "initdata"))]
+        true
+    }
+
     /// The gate before a call; `None` where there is nothing to wait for.
     pub(super) fn gate(&self, request: &Request<'_>) -> Option<Gate> {
+        #[cfg(feature = "initdata")]
+        if let Some(reason) = self.barred.clone() {
+            return Some(Box::pin(async move { Err(Status::new(Code::PermissionDenied, reason)) }));
+        }
         let turn = self.turn.clone().filter(|_| !OUT_OF_TURN.contains(&request.method));
         #[cfg(feature = "policy")]
         if let Some(policy) = self.policy.clone() {

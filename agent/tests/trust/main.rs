@@ -1,5 +1,5 @@
 //! What a confidential guest rests on, with the real agent and, in the hub's place, a ttrpc server of the test's own:
-//! sealed secrets, pulled images. Needs root, and `--features cdh,policy`.
+//! initdata disks, sealed secrets, pulled images. Needs root, and `--features cdh,initdata,policy`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "the tests of the sandbox use the rest")]
 mod host;
 mod hub;
+mod initdata;
 mod secrets;
 
 use host::Host;

@@ -1,13 +1,24 @@
-//! The log's port and the debug console of a real VM, over vsock: the first is there when the kernel's command line
-//! gives it, and so is the second, in a guest without a shell and in one with.
+//! The ports of a real VM, over vsock: the log's is there when the kernel's command line gives it, and so is the debug
+//! console's, in a guest without a shell and in one with. Only the host reaches any of them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::time::Duration;
+use std::{fs, os::fd::AsRawFd, process::Command, time::Duration};
 
-use berth::Vm;
+use berth::{Rootfs, Vm};
 use berth_protocols::oci;
 use berthctl::address::{CONSOLE_PORT, LOG_PORT};
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{
+            AddressFamily, SockFlag, SockType, VsockAddr, connect, setsockopt, socket,
+            sockopt::ReceiveTimeout,
+        },
+        time::TimeVal,
+    },
+    unistd::{read, write},
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     time::timeout,
@@ -17,14 +28,22 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn the_log_and_the_console_are_served_over_vsock() {
-    let (vm, guest) = Vm::with_sandbox(&[
+    let rootfs = Rootfs::busybox();
+    let program = rootfs.path().join("bin/vm_ports");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // Line tables are most of it, and the guest's memory is small.
+    assert!(Command::new("strip").arg(&program).status().expect("strip (package binutils)").success());
+    let append = [
         "agent.log_vport=1025",
         "agent.debug_console",
         "agent.debug_console_vport=1026",
         "agent.log=debug",
         "agent.nosuch=1",
-    ])
-    .await;
+        "berth.modules=vsock_loopback",
+    ];
+    let vm = Vm::boot_with(&append, &rootfs, &[]).await;
+    let guest = vm.client().await;
+    guest.create_sandbox("berth-vm").await.unwrap();
     let address = vm.running.address().clone();
 
     let log = address.connect_beside("log", LOG_PORT).await.unwrap();
@@ -66,4 +85,36 @@ async fn the_log_and_the_console_are_served_over_vsock() {
     timeout(PATIENCE, console.read_to_string(&mut text)).await.expect("an end").unwrap();
     assert!(text.contains("is not 42\r\n"), "{text}");
     assert!(warned, "an unknown parameter is told in the log");
+
+    // A process of the guest, which could reach the agent through the loopback, is not served at any of the ports.
+    let test = "exec vm_ports guests_are_not_served --ignored --test-threads=1 --nocapture 2>&1";
+    let intruder = guest.run(&vm.shell("intruder", test)).await;
+    assert!(intruder.status == 0 && intruder.stdout.contains("1 passed"), "{intruder:?}");
+    // That of raw streams says nothing of strangers.
+    let mut refused = 0;
+    while refused < PORTS.len() - 1 {
+        let line =
+            timeout(PATIENCE, lines.next_line()).await.expect("a line").unwrap().expect("the log goes on");
+        refused += usize::from(line.contains("refused a connection that is not from the host"));
+    }
+}
+
+/// ttrpc, the log, the console, raw streams.
+const PORTS: [u32; 4] = [1024, 1025, 1026, 1027];
+/// `grpc.Health`'s `Check`, on stream 1.
+const CHECK: &[u8] = b"\0\0\0\x14\0\0\0\x01\x01\0\x0a\x0bgrpc.Health\x12\x05Check";
+
+#[test]
+#[ignore = "runs in the guest"]
+fn guests_are_not_served() {
+    for port in PORTS {
+        let socket =
+            socket(AddressFamily::Vsock, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(30, 0)).unwrap();
+        connect(socket.as_raw_fd(), &VsockAddr::new(nix::libc::VMADDR_CID_LOCAL, port)).expect("a way there");
+        // It may be closed before this.
+        let _ = write(&socket, CHECK);
+        let answer = read(&socket, &mut [0; 64]);
+        assert!(matches!(answer, Ok(0) | Err(Errno::ECONNRESET)), "port {port}: {answer:?}");
+    }
 }

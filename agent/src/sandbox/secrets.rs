@@ -32,7 +32,7 @@ impl Core {
             .into_iter()
             .flatten()
             .find(|device| device.path() == Path::new(TRUSTED_STORE.0) && device.typ() == LinuxDeviceType::B);
-        let Some(disk) = disk else { return Ok(()) };
+        let Some(disk) = disk.filter(|_| self.hub.expected) else { return Ok(()) };
         let mounted = self.hub.mount_scratch((disk.major(), disk.minor()), TRUSTED_STORE.1).await;
         mounted.map_err(|source| hub_failed("mount the encrypted store of images", source))
     }

@@ -157,7 +157,7 @@ async fn a_guest_without_hooks_has_none_and_a_path_that_is_none_is_refused() {
     let host = Host::start().await;
     let sandbox = |path: &str| CreateSandboxRequest { guest_hook_path: path.into(), ..Default::default() };
     let error = host.client.create_sandbox(soon(), &sandbox("hooks")).await.unwrap_err().to_string();
-    assert!(error.contains("guest_hook_path \"hooks\" is not an absolute path"), "{error}");
+    assert!(error.contains("guest_hook_path") && error.contains("is not an absolute path"), "{error}");
     host.client.create_sandbox(soon(), &sandbox("/nonexistent")).await.unwrap();
     host.run("c1", sh(&["sh", "-c", "exit 4"])).await.unwrap();
     assert_eq!(host.wait("c1", "").await.unwrap(), 4);

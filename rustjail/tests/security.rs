@@ -64,6 +64,28 @@ fn settings_never_go_through_the_proc_of_an_image() {
     }
 }
 
+/// Who shares the root file system renames the directories that procfs and sysfs are on, once they are: the mounts
+/// go with them, and so do their masks.
+#[test]
+fn masks_are_put_into_the_mount_and_not_at_its_name() {
+    let mut bundle = Bundle::new(
+        "stat -c %t:%T /moved/version; ls -A /movedsys/firmware; echo x 2>&1 > /moved/sys/kernel/shmmni; \
+         grep -c ' /moved/sys ro,' /moved/self/mountinfo; touch /movedsys/kernel/x 2>&1",
+    );
+    bundle.set("/linux/maskedPaths/-", json!("/proc/version"));
+    bundle.set("/linux/readonlyPaths/-", json!("/sys/kernel"));
+    let rootfs = bundle.rootfs();
+    let script = "cd $0; mv proc moved; mv sys movedsys; mkdir -p proc/sys sys/firmware; touch proc/version";
+    let hook = json!([{"path": "/bin/sh", "args": ["sh", "-ec", script, rootfs]}]);
+    bundle.set("/hooks", json!({"createRuntime": hook}));
+    let outcome = bundle.run();
+    let read_only = "Read-only file system";
+    let expected = format!(
+        "1:3\nsh: can't create /moved/sys/kernel/shmmni: {read_only}\n1\ntouch: /movedsys/kernel/x: {read_only}"
+    );
+    assert_eq!(outcome.stdout, expected, "{outcome:?}");
+}
+
 /// CVE-2019-16884: what a write to procfs goes through cannot be covered by a mount either.
 #[test]
 fn nothing_can_be_put_over_the_files_that_labels_are_written_to() {

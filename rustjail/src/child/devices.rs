@@ -35,7 +35,7 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Makes all of them.
-pub(super) fn make(root: &Root, tree: Tree<'_>) -> Result<(), StepError> {
+pub(super) fn make(root: &Root, tree: &Tree<'_>) -> Result<(), StepError> {
     let mut opened: Option<(&Path, _)> = None;
     for device in &root.devices {
         let parent = device.path.parent().unwrap_or(Path::new("/"));

@@ -20,7 +20,7 @@ use crate::{
 
 /// Hides what is at each of `paths`: a file behind the null device, a directory behind an empty read-only
 /// one. All directories share one file system, which is one less for the kernel to take down each.
-pub(super) fn hide(paths: &[PathBuf], tree: Tree<'_>) -> Result<(), StepError> {
+pub(super) fn hide(paths: &[PathBuf], tree: &Tree<'_>) -> Result<(), StepError> {
     let mut null = None;
     let mut empty: Option<OwnedFd> = None;
     for path in paths {
@@ -51,7 +51,7 @@ pub(super) fn hide(paths: &[PathBuf], tree: Tree<'_>) -> Result<(), StepError> {
 }
 
 /// Makes what is at each of `paths`, and all below it, read-only.
-pub(super) fn protect(paths: &[PathBuf], tree: Tree<'_>) -> Result<(), StepError> {
+pub(super) fn protect(paths: &[PathBuf], tree: &Tree<'_>) -> Result<(), StepError> {
     let read_only = Attributes { set: libc::MOUNT_ATTR_RDONLY, ..Attributes::default() };
     for path in paths {
         let Some(target) = tree.find(path).at("open, to make it read-only,", path)? else {

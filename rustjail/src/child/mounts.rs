@@ -20,7 +20,7 @@ use crate::{
 /// Makes one mount and everything its target lacks.
 pub(super) fn make(
     mount: &Mount,
-    tree: Tree<'_>,
+    tree: &mut Tree<'_>,
     fds: &[BorrowedFd<'_>],
     proc: Option<&Proc>,
 ) -> Result<(), StepError> {
@@ -32,7 +32,11 @@ pub(super) fn make(
             change(source, mount.recursive, true, &mount.target)?;
             change(source, mount.attributes, false, &mount.target)?;
             let target = tree.ensure(&mount.target, missing, links)?;
-            mount::attach(source, target.as_fd()).at("bind onto", &mount.target)
+            mount::attach(source, target.as_fd()).at("bind onto", &mount.target)?;
+            // The links in a host's /dev mean other places of the root.
+            let is_kept = ["/proc", "/sys"].iter().any(|place| Path::new(place) == mount.target);
+            let kept = is_kept.then(|| source.try_clone_to_owned()).transpose();
+            kept.and_then(|source| tree.keep(&mount.target, source)).at("look at the mount on", &mount.target)
         }
         MountKind::FileSystem(file_system) => {
             let target = tree.ensure(&mount.target, Missing::Directory, links)?;
@@ -49,7 +53,10 @@ pub(super) fn make(
             };
             change(made.as_fd(), rest, false, &mount.target)?;
             change(made.as_fd(), mount.recursive, true, &mount.target)?;
-            mount::attach(made.as_fd(), target.as_fd()).at("mount onto", &mount.target)
+            mount::attach(made.as_fd(), target.as_fd()).at("mount onto", &mount.target)?;
+            // So do those in a copy of the image's.
+            let kept = (!file_system.copy_up).then_some(made);
+            tree.keep(&mount.target, kept).at("look at the mount on", &mount.target)
         }
         MountKind::Cgroup(view) => {
             let target = tree.ensure(&mount.target, Missing::Directory, links)?;

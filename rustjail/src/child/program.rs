@@ -106,7 +106,7 @@ fn home_of(uid: u32) -> String {
 fn read_passwd() -> Option<String> {
     let root = open_directory("/").ok()?;
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let place = Tree(root.as_fd()).open("/etc/passwd", flags, Links::Follow).ok()?;
+    let place = Tree::new(root.as_fd()).open("/etc/passwd", flags, Links::Follow).ok()?;
     // The image may have put anything there.
     if fstat(&place).ok()?.st_mode & libc::S_IFMT != libc::S_IFREG {
         return None;

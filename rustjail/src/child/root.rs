@@ -60,14 +60,14 @@ pub(super) fn build<'fd>(
     mount::set_attributes(tree, SLAVE, true).at("set the propagation of", "the root file system")?;
     attach(tree, host.as_fd(), root.place.as_deref())?;
 
-    let tree = Tree(tree);
+    let mut tree = Tree::new(tree);
     for mount in &root.mounts {
-        mounts::make(mount, tree, fds, proc)?;
+        mounts::make(mount, &mut tree, fds, proc)?;
     }
-    devices::make(root, tree)?;
-    let terminal = open_terminal(plan, tree)?;
+    devices::make(root, &tree)?;
+    let terminal = open_terminal(plan, &tree)?;
     if let (true, Some(terminal)) = (root.console, &terminal) {
-        terminal::bind_console(terminal, tree)?;
+        terminal::bind_console(terminal, &tree)?;
     }
     for (path, value) in &root.sysctls {
         proc.ok_or(std::io::ErrorKind::NotFound)
@@ -83,7 +83,7 @@ fn attach(tree: BorrowedFd<'_>, host: BorrowedFd<'_>, place: Option<&Path>) -> R
         return mount::attach(tree, host).at("attach", "the root file system");
     };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
-    let found = Tree(host).open(path, flags, Links::Refuse).at("find the root file system at", path)?;
+    let found = Tree::new(host).open(path, flags, Links::Refuse).at("find the root file system at", path)?;
     let (is, should) = (fstat(&found).at("look at", path)?, fstat(tree).at("look at", path)?);
     if (is.st_dev, is.st_ino) != (should.st_dev, should.st_ino) {
         return Err(Errno::ESTALE).at("find again the root file system at", path);
@@ -95,23 +95,24 @@ impl Built<'_> {
     /// Covers what is not for the container, and makes the tree `/`.
     pub(super) fn close_and_switch(self, root: &Root, cwd: &Path) -> Result<Place, StepError> {
         let Self { host, tree, terminal } = self;
-        masks::hide(&root.masked, tree)?;
-        masks::protect(&root.readonly_paths, tree)?;
-        let cwd = tree.ensure(cwd, Missing::Directory, Links::Follow)?;
+        masks::hide(&root.masked, &tree)?;
+        masks::protect(&root.readonly_paths, &tree)?;
+        // From the root, as the program will see it: the kept mounts may themselves be covered by now.
+        let cwd = Tree::new(tree.root).ensure(cwd, Missing::Directory, Links::Follow)?;
         if root.readonly_dev {
             let dev = tree.open("/dev", OFlag::O_PATH, Links::Refuse).at("open", "/dev")?;
             mount::set_attributes(dev.as_fd(), READ_ONLY, false).at("make read-only", "/dev")?;
         }
         if root.readonly {
-            mount::set_attributes(tree.0, READ_ONLY, false).at("make read-only", "/")?;
+            mount::set_attributes(tree.root, READ_ONLY, false).at("make read-only", "/")?;
         }
         match root.no_pivot {
-            true => hide_host(&host, tree.0)?,
-            false => switch(host, tree.0)?,
+            true => hide_host(&host, tree.root)?,
+            false => switch(host, tree.root)?,
         }
         if let Some(propagation) = root.propagation {
             let attributes = Attributes { propagation: propagation.kind, ..Attributes::default() };
-            mount::set_attributes(tree.0, attributes, propagation.recursive)
+            mount::set_attributes(tree.root, attributes, propagation.recursive)
                 .at("set the propagation of", "/")?;
         }
         Ok(Place { cwd, terminal })
@@ -124,14 +125,14 @@ const READ_ONLY: Attributes = Attributes { set: libc::MOUNT_ATTR_RDONLY, clear: 
 /// Finds the places of a container that was joined.
 pub(super) fn joined(plan: &Plan) -> Result<Place, StepError> {
     let root = open_directory("/")?;
-    let tree = Tree(root.as_fd());
+    let tree = Tree::new(root.as_fd());
     let cwd = tree
         .open(&plan.process.cwd, OFlag::O_PATH | OFlag::O_DIRECTORY, Links::Follow)
         .at("open the working directory", &plan.process.cwd)?;
-    Ok(Place { cwd, terminal: open_terminal(plan, tree)? })
+    Ok(Place { cwd, terminal: open_terminal(plan, &tree)? })
 }
 
-fn open_terminal(plan: &Plan, tree: Tree<'_>) -> Result<Option<Terminal>, StepError> {
+fn open_terminal(plan: &Plan, tree: &Tree<'_>) -> Result<Option<Terminal>, StepError> {
     match &plan.process.stdio {
         Stdio::Terminal(size) => Terminal::open(tree, *size).map(Some),
         Stdio::Streams(_) => Ok(None),

@@ -42,7 +42,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    pub(super) fn open(tree: Tree<'_>, size: Option<WindowSize>) -> Result<Self, StepError> {
+    pub(super) fn open(tree: &Tree<'_>, size: Option<WindowSize>) -> Result<Self, StepError> {
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY;
         // Looked at before it is opened for use: opening some other device may act.
         let place = tree
@@ -68,7 +68,7 @@ impl Terminal {
 }
 
 /// Shows the terminal of a container's init as `/dev/console`.
-pub(super) fn bind_console(terminal: &Terminal, tree: Tree<'_>) -> Result<(), StepError> {
+pub(super) fn bind_console(terminal: &Terminal, tree: &Tree<'_>) -> Result<(), StepError> {
     let path = Path::new("/dev/console");
     let target = tree.ensure(path, Missing::File, Links::Refuse)?;
     let copy = mount::clone_tree(terminal.slave.as_fd(), false).at("copy the mount of", "the terminal")?;

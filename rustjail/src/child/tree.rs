@@ -3,6 +3,10 @@
 //! Every lookup is one openat2 that treats the root as `/` and refuses the links of procfs, so whatever the
 //! image or a neighbour that shares a volume does with links, the descriptor that comes out lies beneath the
 //! root (CVE-2021-30465, CVE-2024-45310). The descriptor, never the path, is then worked on.
+//!
+//! Whoever shares the root file system can also exchange the directory that a mount is on: the mount goes with it,
+//! and what is found at the path is something else. So what is below `/proc`, `/sys` and `/dev` is looked up from
+//! the mount that was made there, once there is one.
 
 use std::{
     io,
@@ -15,7 +19,7 @@ use nix::{
     fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat},
     sys::{
         stat::{Mode, mkdirat},
-        statfs::{PROC_SUPER_MAGIC, fstatfs},
+        statfs::{FsType, PROC_SUPER_MAGIC, SYSFS_MAGIC, TMPFS_MAGIC, fstatfs},
     },
 };
 
@@ -41,23 +45,61 @@ pub(super) enum Links {
     Refuse,
 }
 
-/// A container's root directory.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Tree<'fd>(pub(super) BorrowedFd<'fd>);
+/// The places whose file systems are the kernel's word, and which those are.
+const KEPT: [(&str, FsType); 3] = [("/proc", PROC_SUPER_MAGIC), ("/sys", SYSFS_MAGIC), ("/dev", TMPFS_MAGIC)];
 
-impl Tree<'_> {
+/// A container's root directory.
+#[derive(Debug)]
+pub(super) struct Tree<'fd> {
+    pub(super) root: BorrowedFd<'fd>,
+    /// Mounts that were put into it, by their places.
+    kept: Vec<(&'static str, OwnedFd)>,
+}
+
+impl<'fd> Tree<'fd> {
+    pub(super) fn new(root: BorrowedFd<'fd>) -> Self {
+        Self { root, kept: Vec::new() }
+    }
+
+    /// From now on what is below `path` is looked up in `mount`, which was put there, if that is the file system
+    /// that belongs there. Without one, the place is the image's again.
+    pub(super) fn keep(&mut self, path: &Path, mount: Option<OwnedFd>) -> io::Result<()> {
+        let Some((place, file_system)) = KEPT.into_iter().find(|(place, _)| path == Path::new(place)) else {
+            return Ok(());
+        };
+        self.kept.retain(|(other, _)| *other != place);
+        if let Some(mount) = mount
+            && fstatfs(&mount)?.filesystem_type() == file_system
+        {
+            self.kept.push((place, mount));
+        }
+        Ok(())
+    }
+
+    /// Where the lookup of `path` begins, and what is left of it from there.
+    fn start_of<'a>(&'a self, path: &'a Path) -> (BorrowedFd<'a>, &'a Path) {
+        let below =
+            |(place, mount): &'a (&str, OwnedFd)| Some((mount.as_fd(), path.strip_prefix(place).ok()?));
+        match self.kept.iter().find_map(below) {
+            Some((mount, rest)) if rest.as_os_str().is_empty() => (mount, Path::new(".")),
+            Some(found) => found,
+            None => (self.root, path),
+        }
+    }
+
     /// Opens what is there.
-    pub(super) fn open(self, path: impl AsRef<Path>, flags: OFlag, links: Links) -> io::Result<OwnedFd> {
+    pub(super) fn open(&self, path: impl AsRef<Path>, flags: OFlag, links: Links) -> io::Result<OwnedFd> {
         let mut resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         if links == Links::Refuse {
             resolve |= ResolveFlag::RESOLVE_NO_SYMLINKS;
         }
         let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
-        Ok(openat2(self.0, path.as_ref(), how)?)
+        let (start, rest) = self.start_of(path.as_ref());
+        Ok(openat2(start, rest, how)?)
     }
 
     /// The place `path`, or `None` when there is none.
-    pub(super) fn find(self, path: &Path) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn find(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
         match self.open(path, OFlag::O_PATH, Links::Follow) {
             Ok(fd) => Ok(Some(fd)),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
@@ -66,7 +108,7 @@ impl Tree<'_> {
     }
 
     /// The place `path`, made with the directories above it when it is missing.
-    pub(super) fn ensure(self, path: &Path, missing: Missing, links: Links) -> Result<OwnedFd, StepError> {
+    pub(super) fn ensure(&self, path: &Path, missing: Missing, links: Links) -> Result<OwnedFd, StepError> {
         let step = match links {
             Links::Follow => "make beneath the root",
             Links::Refuse => "make beneath the root, where no symbolic link is allowed,",
@@ -74,7 +116,7 @@ impl Tree<'_> {
         self.ensure_within(path, missing, links, MAX_LINKS).at(step, path)
     }
 
-    fn ensure_within(self, path: &Path, missing: Missing, links: Links, left: usize) -> io::Result<OwnedFd> {
+    fn ensure_within(&self, path: &Path, missing: Missing, links: Links, left: usize) -> io::Result<OwnedFd> {
         match self.open(path, OFlag::O_PATH, links) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
             result => return result,
@@ -138,7 +180,7 @@ mod tests {
     fn links_stay_beneath_the_root() {
         let base = scratch("links");
         let root = fs::File::open(base.join("root")).unwrap();
-        let tree = Tree(root.as_fd());
+        let tree = Tree::new(root.as_fd());
         symlink("../../../outside", base.join("root/relative")).unwrap();
         symlink("/absolute", base.join("root/link")).unwrap();
         symlink("../run/resolv.conf", base.join("root/dangling")).unwrap();
@@ -158,7 +200,7 @@ mod tests {
     fn links_are_refused_where_asked() {
         let base = scratch("refused");
         let root = fs::File::open(base.join("root")).unwrap();
-        let tree = Tree(root.as_fd());
+        let tree = Tree::new(root.as_fd());
         symlink("/elsewhere", base.join("root/proc")).unwrap();
         for path in ["/proc", "/proc/below"] {
             let error = tree.ensure(Path::new(path), Missing::Directory, Links::Refuse).unwrap_err();
@@ -169,13 +211,38 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_has_to_be_the_file_system_of_its_place() {
+        let base = scratch("kept");
+        let root = fs::File::open(base.join("root")).unwrap();
+        fs::create_dir(base.join("root/proc")).unwrap();
+        fs::write(base.join("root/proc/version"), "fake").unwrap();
+        let real = || Some(fs::File::open("/proc").unwrap().into());
+        let found = |tree: &Tree<'_>, path: &str| {
+            let file = tree.open(path, OFlag::O_PATH, Links::Follow).unwrap();
+            fstatfs(&file).unwrap().filesystem_type() == PROC_SUPER_MAGIC
+        };
+        let mut tree = Tree::new(root.as_fd());
+        assert!(!found(&tree, "/proc/version"));
+        tree.keep(Path::new("/tmp"), real()).unwrap();
+        assert!(!found(&tree, "/proc/version"));
+        tree.keep(Path::new("/proc"), real()).unwrap();
+        assert!(found(&tree, "/proc/version") && found(&tree, "/proc"));
+        tree.keep(Path::new("/proc"), Some(root.try_clone().unwrap().into())).unwrap();
+        assert!(!found(&tree, "/proc/version"));
+        tree.keep(Path::new("/proc"), real()).unwrap();
+        tree.keep(Path::new("/proc"), None).unwrap();
+        assert!(!found(&tree, "/proc/version"));
+        fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
     fn a_circle_of_links_ends() {
         let base = scratch("circle");
         let root = fs::File::open(base.join("root")).unwrap();
         symlink("b", base.join("root/a")).unwrap();
         symlink("a", base.join("root/b")).unwrap();
         let error =
-            Tree(root.as_fd()).ensure(Path::new("/a/x"), Missing::Directory, Links::Follow).unwrap_err();
+            Tree::new(root.as_fd()).ensure(Path::new("/a/x"), Missing::Directory, Links::Follow).unwrap_err();
         assert_eq!(error.errno, libc::ELOOP);
         fs::remove_dir_all(base).unwrap();
     }

@@ -5,8 +5,10 @@
 //! did; a container that was given further processes is killed after them. Whatever keeps a process from
 //! running is one line on standard error and exit status 125.
 //!
-//! `--tries N` before the bundle does it N times, or until a program that was run does not exit with 0, and tells
-//! how many were run and how many were refused.
+//! `--tries N --each M` before the bundle does it until N tries were made, or a program that was run does not exit
+//! with 0, and tells how many programs were run and how many were refused. A program that is run counts for M tries,
+//! because its configuration has so many places in which the race may be lost; a refusal counts for one. With further
+//! processes there is one container, and in it the last of them is run N times.
 
 use std::{
     error::Error,
@@ -42,15 +44,18 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<u8> {
     match arguments {
-        [flag, tries, rest @ ..] if flag == "--tries" => try_often(tries.parse()?, rest),
-        arguments => run_once(arguments),
+        [tries, count, each, places, rest @ ..] if tries == "--tries" && each == "--each" => match rest {
+            [_] => try_often(count.parse()?, places.parse()?, rest),
+            _ => run_once(rest, count.parse()?),
+        },
+        arguments => run_once(arguments, 1),
     }
 }
 
-fn try_often(tries: u32, arguments: &[String]) -> Result<u8> {
-    let (mut ran, mut refused) = (0, 0);
-    for _ in 0..tries {
-        match run_once(arguments) {
+fn try_often(tries: u32, each: u32, arguments: &[String]) -> Result<u8> {
+    let (mut ran, mut refused) = (0_u32, 0_u32);
+    while ran * each + refused < tries {
+        match run_once(arguments, 1) {
             Ok(0) => ran += 1,
             Ok(code) => return Ok(code),
             Err(_) => refused += 1,
@@ -60,7 +65,8 @@ fn try_often(tries: u32, arguments: &[String]) -> Result<u8> {
     Ok(0)
 }
 
-fn run_once(arguments: &[String]) -> Result<u8> {
+/// `last` is how often the last process is run, with any.
+fn run_once(arguments: &[String], last: usize) -> Result<u8> {
     let (bundle, processes) = arguments.split_first().ok_or("usage: BUNDLE [PROCESS.json ...]")?;
     let bundle = Path::new(bundle);
     let spec = Spec::load(bundle.join("config.json"))?;
@@ -78,7 +84,7 @@ fn run_once(arguments: &[String]) -> Result<u8> {
         sync: child,
     })?;
     let life = Life { spec: &spec, bundle };
-    let outcome = run_container(launch, maker, &life, processes);
+    let outcome = run_container(launch, maker, &life, processes, last);
     for error in hooks::run_poststop(&spec, &life.state(ContainerState::Stopped, None)) {
         eprintln!("{error}");
     }
@@ -101,14 +107,21 @@ impl Life<'_> {
     }
 }
 
-fn run_container(launch: Launch, maker: OwnedFd, life: &Life<'_>, processes: &[String]) -> Result<u8> {
+fn run_container(
+    launch: Launch,
+    maker: OwnedFd,
+    life: &Life<'_>,
+    processes: &[String],
+    last: usize,
+) -> Result<u8> {
     let spec = life.spec;
     let init = Running::new(spec, launch, maker, Some(life))?;
     if processes.is_empty() {
         return init.wait();
     }
     let mut code = 0;
-    for process in processes {
+    let repeated = processes.last().into_iter().cycle().take(last - 1);
+    for process in processes.iter().chain(repeated) {
         let process: Process = serde_json::from_str(&fs::read_to_string(process)?)?;
         let (maker, child) = sync::pair()?;
         let launch = compile::exec(ExecRequest {

@@ -96,14 +96,18 @@ impl Bundle {
 
     /// The same with several, one after the other; the last one's end is the outcome's.
     pub fn exec_all(&mut self, processes: &[Value]) -> Outcome {
-        self.set("/process/args", json!(["sleep", "600"]));
+        let files = self.write_processes(processes);
+        self.launch(&files)
+    }
+
+    fn write_processes(&mut self, processes: &[Value]) -> Vec<PathBuf> {
+        self.set("/process/args", json!(["sleep", "86400"]));
         let write = |(number, process): (usize, &Value)| {
             let path = self.path.join(format!("exec{number}.json"));
             fs::write(&path, process.to_string()).unwrap();
             path
         };
-        let files: Vec<PathBuf> = processes.iter().enumerate().map(write).collect();
-        self.launch(&files)
+        processes.iter().enumerate().map(write).collect()
     }
 
     /// Like [`Bundle::run`], after the shell commands `before` in a network and mount namespace of this test's.
@@ -115,15 +119,35 @@ impl Bundle {
         self.finish(command)
     }
 
-    /// Runs the container [`tries`] times: how many programs were run, all of them to exit status 0, and how many
-    /// containers were refused.
+    /// Leaves out the namespaces that most of a container's cost lies in.
+    pub fn without_costly_namespaces(&mut self) -> &mut Self {
+        self.spec.as_object_mut().unwrap().remove("hostname");
+        self.set("/linux/namespaces", json!([{"type": "mount"}, {"type": "pid"}]))
+    }
+
+    /// Runs the container until [`tries`] were made, of which it holds `each`: how many programs were run, all of
+    /// them to exit status 0, and how many containers were refused.
     #[track_caller]
-    pub fn run_often(&self) -> (u32, u32) {
+    pub fn run_often(&self, each: u32) -> (u32, u32) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher"));
-        command.arg("--tries").arg(tries().to_string()).arg(&self.path);
+        command.args(["--tries", &tries().to_string(), "--each", &each.to_string()]).arg(&self.path);
+        let begun = std::time::Instant::now();
         let outcome = self.finish(command);
         let counts = outcome.text().lines().last().unwrap().split_once(' ').unwrap();
-        (counts.0.parse().unwrap(), counts.1.parse().unwrap())
+        let (ran, refused) = (counts.0.parse().unwrap(), counts.1.parse().unwrap());
+        assert!(ran * each + refused >= tries());
+        let took = begun.elapsed().as_secs();
+        eprintln!("{} tries: {ran} ran with {each} each, {refused} refused, {took} s", ran * each + refused);
+        (ran, refused)
+    }
+
+    /// Runs `first` in the container, and then `process` [`tries`] times.
+    #[track_caller]
+    pub fn exec_often(&mut self, first: &Value, process: &Value) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher"));
+        command.args(["--tries", &tries().to_string(), "--each", "1"]);
+        command.arg(&self.path).args(self.write_processes(&[first.clone(), process.clone()]));
+        self.finish(command).text();
     }
 
     fn launch(&self, more: &[PathBuf]) -> Outcome {

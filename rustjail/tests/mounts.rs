@@ -190,6 +190,68 @@ fn files_of_a_mount_are_shown_with_mapped_ids() {
 }
 
 #[test]
+fn an_option_can_name_the_ids_as_well() {
+    for (option, user) in [
+        ("idmap=uids=50-1050-1;gids=60-2060-1", false),
+        ("idmap=uids=7-1007-1#50-101050-1;gids=60-102060-1", true),
+        ("idmap=uids=@50-1050-1;gids=@60-2060-1", true),
+    ] {
+        let mut bundle = Bundle::new("stat -c %u:%g /data/file");
+        let source = bundle.path.join("source");
+        fs::create_dir(&source).unwrap();
+        fs::write(source.join("file"), "").unwrap();
+        chown(source.join("file"), Some(50), Some(60)).unwrap();
+        let mount = json!({"destination": "/data", "source": source, "options": ["bind", option]});
+        bundle.set("/mounts/-", mount);
+        if user {
+            bundle.in_user_namespace();
+        }
+        assert_eq!(bundle.run().text(), "1050:2060", "{option}");
+    }
+    let mut bundle = Bundle::new("true");
+    let options = json!(["bind", "idmap=uids=@0-0-1;gids=@0-0-1"]);
+    bundle.set("/mounts/-", json!({"destination": "/data", "source": ".", "options": options}));
+    let outcome = bundle.run();
+    assert!(outcome.refusal().contains("relative to a user namespace"), "{outcome:?}");
+}
+
+#[test]
+fn a_link_is_made_anew_bound_or_mounted_on_when_that_is_asked_for() {
+    let mut bundle = Bundle::new(
+        "readlink /new/copied; readlink /same; readlink /bound; cat /on; readlink /on || echo file; cat /victim",
+    );
+    let rootfs = bundle.rootfs();
+    symlink("/etc/passwd", bundle.path.join("link")).unwrap();
+    symlink("/etc/passwd", rootfs.join("same")).unwrap();
+    symlink("/victim", rootfs.join("on")).unwrap();
+    fs::write(rootfs.join("victim"), "untouched\n").unwrap();
+    fs::write(bundle.path.join("file"), "mounted\n").unwrap();
+    for (destination, source, option) in [
+        ("/new/copied", "link", "copy-symlink"),
+        ("/same", "link", "copy-symlink"),
+        ("/bound", "link", "src-nofollow"),
+        ("/on", "file", "dest-nofollow"),
+    ] {
+        let options = json!(["bind", option]);
+        bundle.set("/mounts/-", json!({"destination": destination, "source": source, "options": options}));
+    }
+    let link = "/etc/passwd";
+    assert_eq!(bundle.run().text(), format!("{link}\n{link}\n{link}\nmounted\nfile\nuntouched"));
+    assert!(rootfs.join("new/copied").is_symlink());
+
+    // A source that is none is bound, and what an image has in the place of a copy is left to it.
+    let mut bundle = Bundle::new("cat /copied");
+    fs::write(bundle.path.join("source"), "plain\n").unwrap();
+    let options = json!(["bind", "copy-symlink"]);
+    bundle.set("/mounts/-", json!({"destination": "/copied", "source": "source", "options": options}));
+    assert_eq!(bundle.run().text(), "plain");
+    fs::remove_file(bundle.path.join("source")).unwrap();
+    symlink("elsewhere", bundle.path.join("source")).unwrap();
+    let outcome = bundle.run();
+    assert!(outcome.refusal().contains("make the symbolic link /copied"), "{outcome:?}");
+}
+
+#[test]
 fn ids_are_mapped_below_when_that_is_asked_for() {
     for (option, below) in [("idmap", "0"), ("ridmap", "1000")] {
         let mut bundle = Bundle::new("stat -c %u /data /data/below");
@@ -247,6 +309,10 @@ fn options_that_belong_to_other_mounts_are_refused() {
     for (mount, text) in [
         (json!({"destination": "/x", "type": "proc", "options": ["tmpcopyup"]}), "only a tmpfs can have"),
         (json!({"destination": "/x", "type": "tmpfs", "options": ["idmap"]}), "only a bind mount can have"),
+        (
+            json!({"destination": "/x", "type": "tmpfs", "options": ["src-nofollow"]}),
+            "only a bind mount can have",
+        ),
     ] {
         let mut bundle = Bundle::new("true");
         bundle.set("/mounts/-", mount);

@@ -5,6 +5,8 @@ use std::{
     path::Path,
 };
 
+use nix::{errno::Errno, fcntl::readlinkat, unistd::symlinkat};
+
 use super::{
     cgroupfs, copy_up,
     proc::Proc,
@@ -24,7 +26,7 @@ pub(super) fn make(
     fds: &[BorrowedFd<'_>],
     proc: Option<&Proc>,
 ) -> Result<(), StepError> {
-    let links = links_allowed_in(&mount.target);
+    let links = links_allowed_in(mount);
     match &mount.kind {
         MountKind::Bind(bind) => {
             let source = bind.tree.of(fds).at("find the source of", &mount.target)?;
@@ -62,14 +64,31 @@ pub(super) fn make(
             let target = tree.ensure(&mount.target, Missing::Directory, links)?;
             cgroupfs::mount(view, mount, target.as_fd(), proc)
         }
+        MountKind::Link(says) => make_link(&mount.target, says, tree),
     }
 }
 
 /// A process trusts what it finds in these to be the kernel's; a link there could make it the image's
 /// (CVE-2019-19921), or the mount land where the image wants it.
-fn links_allowed_in(target: &Path) -> Links {
+fn links_allowed_in(mount: &Mount) -> Links {
     let guarded = ["/proc", "/sys", "/dev"];
-    if guarded.iter().any(|path| Path::new(path) == target) { Links::Refuse } else { Links::Follow }
+    match guarded.iter().any(|path| Path::new(path) == mount.target) {
+        true => Links::Refuse,
+        false if mount.nofollow => Links::FollowAbove,
+        false => Links::Follow,
+    }
+}
+
+/// A link that is there already has to say the same: what an image has is not taken from it.
+fn make_link(path: &Path, says: &Path, tree: &Tree<'_>) -> Result<(), StepError> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().map(Path::new).unwrap_or(path);
+    let directory = tree.ensure(parent, Missing::Directory, Links::Follow)?;
+    let made = match symlinkat(says, &directory, name) {
+        Err(Errno::EEXIST) if readlinkat(&directory, name).is_ok_and(|found| found == *says) => Ok(()),
+        result => result,
+    };
+    made.at("make the symbolic link", path)
 }
 
 /// A detached mount of a new file system.

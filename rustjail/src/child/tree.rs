@@ -40,6 +40,8 @@ pub(super) enum Missing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {
     Follow,
+    /// But for the last part of the path, which is what is meant, should it be one.
+    FollowAbove,
     /// For the places a whole file tree's meaning hangs on: `/proc`, `/sys`, `/dev` (CVE-2019-19921,
     /// CVE-2026-41579).
     Refuse,
@@ -93,7 +95,8 @@ impl<'fd> Tree<'fd> {
         if links == Links::Refuse {
             resolve |= ResolveFlag::RESOLVE_NO_SYMLINKS;
         }
-        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+        let last = if links == Links::FollowAbove { OFlag::O_NOFOLLOW } else { OFlag::empty() };
+        let how = OpenHow::new().flags(flags | last | OFlag::O_CLOEXEC).resolve(resolve);
         let (start, rest) = self.start_of(path.as_ref());
         Ok(openat2(start, rest, how)?)
     }
@@ -110,7 +113,7 @@ impl<'fd> Tree<'fd> {
     /// The place `path`, made with the directories above it when it is missing.
     pub(super) fn ensure(&self, path: &Path, missing: Missing, links: Links) -> Result<OwnedFd, StepError> {
         let step = match links {
-            Links::Follow => "make beneath the root",
+            Links::Follow | Links::FollowAbove => "make beneath the root",
             Links::Refuse => "make beneath the root, where no symbolic link is allowed,",
         };
         self.ensure_within(path, missing, links, MAX_LINKS).at(step, path)
@@ -124,7 +127,8 @@ impl<'fd> Tree<'fd> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::ENOENT.into());
         };
-        let directory = self.ensure_within(parent, Missing::Directory, links, left)?;
+        let above = if links == Links::FollowAbove { Links::Follow } else { links };
+        let directory = self.ensure_within(parent, Missing::Directory, above, left)?;
         if fstatfs(&directory)?.filesystem_type() == PROC_SUPER_MAGIC {
             // Nothing can be made there, but /proc/self/fd/N may just have come to be: `directory` itself.
             return Err(Errno::ENOENT.into());

@@ -15,7 +15,11 @@ pub(super) fn map(
 ) -> Result<Vec<IdMap>, CompileError> {
     let range =
         |id: &LinuxIdMapping| IdMap { inside: id.container_id(), outside: id.host_id(), count: id.size() };
-    let ranges: Vec<IdMap> = list.into_iter().flatten().map(range).collect();
+    check(field, list.into_iter().flatten().map(range).collect())
+}
+
+/// `ranges`, if the kernel would take them.
+pub(super) fn check(field: &'static str, ranges: Vec<IdMap>) -> Result<Vec<IdMap>, CompileError> {
     let problem = |range: &IdMap, problem| {
         let shown = format!("{}:{}:{}", range.inside, range.outside, range.count);
         Err(CompileError::invalid(field, shown, problem))
@@ -60,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    fn check(ranges: &[(u32, u32, u32)]) -> Result<Vec<IdMap>, CompileError> {
+    fn map_of(ranges: &[(u32, u32, u32)]) -> Result<Vec<IdMap>, CompileError> {
         let list = ranges.iter().map(|(inside, outside, count)| {
             serde_json::from_value(json!({"containerID": inside, "hostID": outside, "size": count})).unwrap()
         });
@@ -70,27 +74,27 @@ mod tests {
     #[test]
     fn ranges_end_where_ids_do() {
         let max = u32::MAX;
-        assert!(check(&[(0, 0, max)]).is_ok());
-        assert!(check(&[(max - 1, 0, 1)]).is_ok());
-        assert!(check(&[(max, 0, 1)]).is_err());
-        assert!(check(&[(0, max - 4, 5)]).is_err());
-        assert!(check(&[(0, max - 5, 5)]).is_ok());
-        assert!(check(&[(0, 1, 0)]).is_err());
+        assert!(map_of(&[(0, 0, max)]).is_ok());
+        assert!(map_of(&[(max - 1, 0, 1)]).is_ok());
+        assert!(map_of(&[(max, 0, 1)]).is_err());
+        assert!(map_of(&[(0, max - 4, 5)]).is_err());
+        assert!(map_of(&[(0, max - 5, 5)]).is_ok());
+        assert!(map_of(&[(0, 1, 0)]).is_err());
     }
 
     #[test]
     fn ranges_may_touch_but_not_overlap() {
-        assert!(check(&[(0, 1000, 10), (10, 1010, 10)]).is_ok());
-        assert!(check(&[(0, 1000, 11), (10, 2000, 10)]).is_err());
-        assert!(check(&[(0, 1000, 10), (10, 1009, 10)]).is_err());
+        assert!(map_of(&[(0, 1000, 10), (10, 1010, 10)]).is_ok());
+        assert!(map_of(&[(0, 1000, 11), (10, 2000, 10)]).is_err());
+        assert!(map_of(&[(0, 1000, 10), (10, 1009, 10)]).is_err());
         let many: Vec<_> = (0..341).map(|number| (number, number, 1)).collect();
-        assert!(check(&many[..340]).is_ok());
-        assert!(check(&many).is_err());
+        assert!(map_of(&many[..340]).is_ok());
+        assert!(map_of(&many).is_err());
     }
 
     #[test]
     fn an_id_is_somebody_or_nobody() {
-        let map = check(&[(5, 100, 2)]).unwrap();
+        let map = map_of(&[(5, 100, 2)]).unwrap();
         assert_eq!([4, 5, 6, 7].map(|id| contains(&map, id)), [false, true, true, false]);
     }
 }

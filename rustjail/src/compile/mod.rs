@@ -32,6 +32,7 @@ mod cgroups;
 mod devices;
 mod error;
 mod hooks;
+mod idmap;
 mod ids;
 mod labels;
 mod mounts;

@@ -15,9 +15,15 @@ use nix::{
 };
 use oci_spec::runtime::{Mount as Requested, Spec};
 
-use super::{CompileError, NamespaceKind, cgroups, ids, labels, namespaces, options::Options, paths};
+use super::{
+    CompileError, NamespaceKind, cgroups,
+    idmap::{MapOption, Range},
+    ids, labels, namespaces,
+    options::Options,
+    paths,
+};
 use crate::{
-    plan::{Attributes, Bind, FileSystem, FsOption, IdMapped, Mount, MountKind, Namespaces, slot},
+    plan::{Attributes, Bind, FileSystem, FsOption, IdMap, IdMapped, Mount, MountKind, Namespaces, slot},
     sys::mount::clone_tree,
 };
 
@@ -100,6 +106,21 @@ fn convert(
     if options.copy_up && (is_bind || kind != "tmpfs") {
         return Err(refuse("has the option tmpcopyup, which only a tmpfs can have"));
     }
+    if !is_bind && (options.copy_symlink || options.source_nofollow) {
+        return Err(refuse("has the option copy-symlink or src-nofollow, which only a bind mount can have"));
+    }
+    if options.copy_symlink
+        && let Some(link) = link_at(requested, bundle)
+    {
+        let attributes = Attributes::default();
+        return Ok(Mount {
+            target,
+            kind: MountKind::Link(link),
+            nofollow: true,
+            attributes,
+            recursive: attributes,
+        });
+    }
     match kind {
         _ if is_bind => bind(requested, target, options, bundle, has, fds),
         "" | "none" => Err(refuse("has neither a type nor the option bind")),
@@ -111,7 +132,13 @@ fn convert(
                 // It is the machine's own tree, and who is root inside may own a part of it (CVE-2023-25809).
                 attributes.set |= libc::MOUNT_ATTR_RDONLY;
             }
-            Ok(Mount { target, kind: MountKind::Cgroup(view), attributes, recursive: Attributes::default() })
+            Ok(Mount {
+                target,
+                kind: MountKind::Cgroup(view),
+                nofollow: options.destination_nofollow,
+                attributes,
+                recursive: Attributes::default(),
+            })
         }
         _ if target == Path::new("/proc") && kind != "proc" => Err(refuse("has to be of the type proc")),
         _ => Ok(file_system(kind, requested.source().as_deref(), target, options)),
@@ -129,6 +156,7 @@ fn file_system(kind: &str, source: Option<&Path>, target: PathBuf, options: Opti
     Mount {
         target,
         kind: MountKind::FileSystem(kind),
+        nofollow: options.destination_nofollow,
         attributes: options.attributes,
         recursive: options.recursive,
     }
@@ -142,7 +170,7 @@ fn bind(
     has: &Namespaces,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Mount, CompileError> {
-    let mapped = mapped(requested, &target, options.map, has)?;
+    let mapped = mapped(requested, &target, options.map.as_ref(), has)?;
     if let Some(FsOption::Flag(option) | FsOption::Value(option, _)) = options.data.first() {
         return Err(CompileError::MountOption {
             destination: target,
@@ -156,7 +184,8 @@ fn bind(
     };
     let source_path = bundle.join(source);
     let recursive = options.bind == Some(true);
-    let (tree, found) = open_source(&source_path, recursive).map_err(|error| CompileError::MountSource {
+    let opened = open_source(&source_path, recursive, options.source_nofollow);
+    let (tree, found) = opened.map_err(|error| CompileError::MountSource {
         destination: target.clone(),
         source_path: source_path.clone(),
         error,
@@ -170,7 +199,8 @@ fn bind(
         all.propagation = libc::MS_SLAVE;
     }
     let kind = MountKind::Bind(Bind { tree: slot(fds, tree), directory: found.directory, mapped });
-    Ok(Mount { target, kind, attributes: options.attributes, recursive: all })
+    let nofollow = options.destination_nofollow;
+    Ok(Mount { target, kind, nofollow, attributes: options.attributes, recursive: all })
 }
 
 /// Which ids the files are to be shown with: those of the mount's own maps, or those of the container's user
@@ -178,13 +208,26 @@ fn bind(
 fn mapped(
     requested: &Requested,
     target: &Path,
-    option: Option<bool>,
+    option: Option<&MapOption>,
     has: &Namespaces,
 ) -> Result<Option<IdMapped>, CompileError> {
     let refuse = |problem| CompileError::Mount { destination: target.to_owned(), problem };
-    let recursive = option.unwrap_or(false);
+    let recursive = option.is_some_and(|option| option.recursive);
     let uids = ids::map("mounts uidMappings", requested.uid_mappings().as_ref())?;
     let gids = ids::map("mounts gidMappings", requested.gid_mappings().as_ref())?;
+    if let Some(option) = option.filter(|option| !option.uids.is_empty()) {
+        if !uids.is_empty() || !gids.is_empty() {
+            return Err(refuse("has maps of its own, and others in its option idmap"));
+        }
+        let resolve = |field, ranges: &[Range], map: &[IdMap]| {
+            let ranges: Option<Vec<_>> = ranges.iter().map(|range| range.resolve(map)).collect();
+            let nobody = "has ids relative to a user namespace in which they are not, or which is not the container's own";
+            ids::check(field, ranges.ok_or_else(|| refuse(nobody))?)
+        };
+        let uids = resolve("mounts option idmap", &option.uids, &has.uid_map)?;
+        let gids = resolve("mounts option idmap", &option.gids, &has.gid_map)?;
+        return Ok(Some(IdMapped { uids, gids, namespace: None, recursive }));
+    }
     match (uids.is_empty(), gids.is_empty(), option) {
         (false, false, _) => Ok(Some(IdMapped { uids, gids, namespace: None, recursive })),
         (true, true, None) => Ok(None),
@@ -209,11 +252,17 @@ struct Found {
 }
 
 /// A detached copy of what is at `path`, which is looked up once.
-fn open_source(path: &Path, recursive: bool) -> std::io::Result<(OwnedFd, Found)> {
-    let place = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+fn open_source(path: &Path, recursive: bool, nofollow: bool) -> std::io::Result<(OwnedFd, Found)> {
+    let last = if nofollow { OFlag::O_NOFOLLOW } else { OFlag::empty() };
+    let place = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC | last, Mode::empty())?;
     let found = Found {
         directory: fstat(&place)?.st_mode & libc::S_IFMT == libc::S_IFDIR,
         procfs: fstatfs(&place)?.filesystem_type() == PROC_SUPER_MAGIC,
     };
     Ok((clone_tree(place.as_fd(), recursive)?, found))
+}
+
+/// What the source of `requested` says, if it is a symbolic link.
+fn link_at(requested: &Requested, bundle: &Path) -> Option<PathBuf> {
+    std::fs::read_link(bundle.join(requested.source().as_deref()?)).ok()
 }

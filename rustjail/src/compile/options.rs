@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::CompileError;
+use super::{CompileError, idmap::MapOption};
 use crate::plan::{Attributes, FsOption, Propagation};
 
 use libc::{
@@ -37,6 +37,12 @@ enum Word {
         recursive: bool,
     },
     CopyUp,
+    /// A source that is a symbolic link is made anew as one.
+    CopySymlink,
+    /// A source that is a symbolic link is what is bound.
+    SourceNofollow,
+    /// A destination that is a symbolic link is what is mounted on.
+    DestinationNofollow,
     /// Of the file system, not the mount.
     Super,
     Nothing,
@@ -102,9 +108,9 @@ const TABLE: &[(&str, Word)] = &[
     ("idmap", Word::Map { recursive: false }),
     ("ridmap", Word::Map { recursive: true }),
     ("tmpcopyup", Word::CopyUp),
-    ("copy-symlink", Word::Refused("is an extension of other runtimes, which is not supported")),
-    ("src-nofollow", Word::Refused("is an extension of other runtimes, which is not supported")),
-    ("dest-nofollow", Word::Refused("is an extension of other runtimes, which is not supported")),
+    ("copy-symlink", Word::CopySymlink),
+    ("src-nofollow", Word::SourceNofollow),
+    ("dest-nofollow", Word::DestinationNofollow),
 ];
 
 /// The words that say something about a mount, for whoever asks what can be said.
@@ -121,8 +127,14 @@ pub(super) struct Options {
     pub(super) attributes: Attributes,
     /// Of the mount and all below it.
     pub(super) recursive: Attributes,
-    /// With mapped ids; those below as well when the value is true.
-    pub(super) map: Option<bool>,
+    /// With mapped ids.
+    pub(super) map: Option<MapOption>,
+    /// A link in the place of a mount, if the source is one.
+    pub(super) copy_symlink: bool,
+    /// The source itself, should it be a link.
+    pub(super) source_nofollow: bool,
+    /// The destination itself, should it be a link.
+    pub(super) destination_nofollow: bool,
     /// Beginning as a copy of what is hidden.
     pub(super) copy_up: bool,
     /// For the file system.
@@ -166,8 +178,11 @@ impl Options {
                 self.recursive.propagation = if recursive { kind } else { 0 };
             }
             Word::Bind { recursive } => self.bind = Some(recursive || self.bind == Some(true)),
-            Word::Map { recursive } => self.map = Some(recursive || self.map == Some(true)),
+            Word::Map { recursive } => self.map_ids(recursive, MapOption::default()),
             Word::CopyUp => self.copy_up = true,
+            Word::CopySymlink => self.copy_symlink = true,
+            Word::SourceNofollow => self.source_nofollow = true,
+            Word::DestinationNofollow => self.destination_nofollow = true,
             Word::Super => self.data.push(FsOption::Flag(word.to_owned())),
             Word::Nothing => {}
             Word::Refused(why) => return Err(why),
@@ -175,7 +190,16 @@ impl Options {
         Ok(())
     }
 
+    fn map_ids(&mut self, recursive: bool, map: MapOption) {
+        let recursive = recursive || self.map.as_ref().is_some_and(|map| map.recursive);
+        self.map = Some(MapOption { recursive, ..map });
+    }
+
     fn pass_on(&mut self, word: &str) -> Result<(), &'static str> {
+        if let Some((key @ ("idmap" | "ridmap"), value)) = word.split_once('=') {
+            self.map_ids(key == "ridmap", MapOption::parse(value)?);
+            return Ok(());
+        }
         let option = match word.split_once('=') {
             Some((key, value)) => FsOption::Value(key.to_owned(), value.to_owned()),
             None => FsOption::Flag(word.to_owned()),
@@ -250,6 +274,14 @@ mod tests {
     }
 
     #[test]
+    fn a_map_with_ids_is_of_the_mount_and_not_of_the_file_system() {
+        let map = parse(&["idmap=uids=0-1-1;gids=0-2-1", "ridmap"]).unwrap();
+        assert_eq!(map.map, Some(MapOption { recursive: true, ..MapOption::default() }));
+        let map = parse(&["ridmap=uids=0-1-1;gids=0-2-1"]).unwrap();
+        assert!(map.data.is_empty() && map.map.is_some_and(|map| map.recursive && map.uids.len() == 1));
+    }
+
+    #[test]
     fn other_words_are_for_the_file_system() {
         let options = parse(&["mode=755", "newinstance", "sync", "context=a=b"]).unwrap();
         let value = |key: &str, value: &str| FsOption::Value(key.into(), value.into());
@@ -262,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_refused_by_name() {
-        for word in ["copy-symlink", "remount", "", "=x"] {
+        for word in ["idmap=", "idmap=uids=0-0-0", "remount", "", "=x"] {
             assert!(
                 matches!(parse(&[word]), Err(CompileError::MountOption { option, .. }) if option == word)
             );

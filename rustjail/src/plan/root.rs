@@ -71,6 +71,8 @@ pub struct Mount {
     pub target: PathBuf,
     /// What.
     pub kind: MountKind,
+    /// The target is not looked up further when it is a symbolic link.
+    pub nofollow: bool,
     /// Of the mount itself.
     pub attributes: Attributes,
     /// Of the mount and all below it.
@@ -86,6 +88,8 @@ pub enum MountKind {
     FileSystem(FileSystem),
     /// The control groups.
     Cgroup(CgroupView),
+    /// No mount, but a symbolic link to this.
+    Link(PathBuf),
 }
 
 /// A detached copy of an existing mount.

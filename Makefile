@@ -21,7 +21,7 @@ IMAGE   := $(abspath build/image)
 PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE)
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
-TEST_PACKAGES  := conmon containerd dbus-daemon iproute2 iptables perl-base podman procps prometheus python3 runc systemd
+TEST_PACKAGES  := conmon containerd dbus-daemon iproute2 iptables perl-base podman procps prometheus python3 runc systemd uidmap
 # File systems that storages are tested with, and the daemon that shares a directory with a VM.
 STORE_PACKAGES := btrfs-progs e2fsprogs qemu-system-common xfsprogs
 BENCH_PACKAGES := crun iproute2 runc strace

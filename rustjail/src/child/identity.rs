@@ -64,7 +64,9 @@ pub(super) fn assume(process: &Process) -> Result<(), StepError> {
     let identity = &process.identity;
     prctl::set_keepcaps(true).at("keep capabilities over the change of user", "")?;
     // Groups first: after setuid nothing of this is permitted any more.
-    setgroups(&identity.groups).at("set the supplementary groups", "")?;
+    if !identity.keep_groups {
+        setgroups(&identity.groups).at("set the supplementary groups", "")?;
+    }
     setgid(identity.gid).at("become group", identity.gid.to_string())?;
     setuid(identity.uid).at("become user", identity.uid.to_string())?;
     prctl::set_keepcaps(false).at("stop keeping capabilities", "")?;

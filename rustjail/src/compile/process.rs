@@ -133,7 +133,7 @@ fn identity(user: &User) -> Result<Identity, CompileError> {
     // -1 tells setresuid to leave an id as it is: the process would stay root (CVE-2024-40635).
     match all.into_iter().find(|(_, id)| *id == u32::MAX) {
         Some((field, id)) => Err(CompileError::Id { field, id }),
-        None => Ok(Identity { uid: user.uid(), gid: user.gid(), groups }),
+        None => Ok(Identity { uid: user.uid(), gid: user.gid(), groups, keep_groups: false }),
     }
 }
 
@@ -142,7 +142,7 @@ pub(super) fn belongs(process: &Process, namespaces: &Namespaces) -> Result<(), 
     if namespaces.uid_map.is_empty() {
         return Ok(());
     }
-    let Identity { uid, gid, groups } = &process.identity;
+    let Identity { uid, gid, groups, .. } = &process.identity;
     let mut ids = vec![
         ("process.user.uid", *uid, &namespaces.uid_map),
         ("process.user.gid", *gid, &namespaces.gid_map),

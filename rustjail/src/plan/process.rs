@@ -56,6 +56,8 @@ pub struct Identity {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// Those of the maker stay, because the user namespace lets nobody change them.
+    pub keep_groups: bool,
 }
 
 /// Capability sets as masks: bit N for capability N.

@@ -11,6 +11,7 @@ mod limits;
 mod notify;
 mod podman;
 mod races;
+mod rootless;
 mod runc;
 mod security;
 #[path = "../support/mod.rs"]

@@ -36,7 +36,7 @@ use crate::{
     foreground, hooks,
     init::Init,
     listener::{self, Waiting},
-    rdt,
+    rdt, rootless,
     seal::{self, Sealed},
     store::{Container, Record},
     systemd, time,
@@ -100,6 +100,7 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
     let mut bundle = Bundle::load(arguments.get("bundle"))?;
     check_terminal(&bundle.spec, arguments, starter == Starter::Here && !arguments.has("detach"))?;
     pass_listen_fds(&mut bundle.spec);
+    let inside = rootless::enter_new(&mut bundle.spec)?;
     let container = Container::create(&context.root, arguments.id())?;
     let mut record = Record {
         oci_version: bundle.spec.version().clone(),
@@ -126,7 +127,8 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
             let resctrl = rdt::create(&bundle.spec, &container.id)?;
             record.made_resctrl = resctrl.as_ref().is_some_and(Group::was_made);
             container.write_record(&record)?;
-            let launch = launch(&container, &bundle, cgroup.as_ref(), resctrl.as_ref(), starter)?;
+            let mut launch = launch(&container, &bundle, cgroup.as_ref(), resctrl.as_ref(), starter)?;
+            inside.adapt(&mut launch.0.plan);
             make(launch, preserved, sealed, arguments, |process, wants| {
                 let (spec, status) = (&bundle.spec, ContainerState::Creating);
                 match wants {

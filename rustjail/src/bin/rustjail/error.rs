@@ -95,6 +95,17 @@ pub enum Error {
     /// The new process could not become its program.
     #[error("unable to start container process: {0}")]
     Step(#[from] StepError),
+    /// What a user without privileges could not do.
+    #[error(
+        "cannot {step} as a user without privileges: {source} (`rustjail spec --rootless` writes a configuration that \
+         needs none; ids of others need newuidmap and newgidmap, and to be the user's in /etc/subuid and /etc/subgid)"
+    )]
+    Unprivileged {
+        /// What was being done.
+        step: &'static str,
+        /// How it failed.
+        source: io::Error,
+    },
     /// The new process vanished.
     #[error("the container's process ended before it was ready: {ended}")]
     Died {

@@ -20,6 +20,7 @@ mod listener;
 mod log;
 mod process;
 mod rdt;
+mod rootless;
 mod seal;
 mod signals;
 mod stats;

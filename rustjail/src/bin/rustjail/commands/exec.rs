@@ -16,7 +16,7 @@ use crate::{
     context::Context,
     create::{self, Made, Prepared, Wants},
     error::Error,
-    foreground, listener, process, rdt, seal,
+    foreground, listener, process, rdt, rootless, seal,
     signals::Signals,
     store::{Container, Record, Status},
 };
@@ -68,8 +68,8 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     }
     let sealed = seal::ensure(preserved)?;
     let detached = arguments.has("detach");
-    let spec = container.config()?;
-    let prepared = prepare(&container, &spec, &record, arguments, detached)?;
+    let mut spec = container.config()?;
+    let prepared = prepare(&container, &mut spec, &record, arguments, detached)?;
     let signals = if detached { None } else { Some(Signals::take()?) };
     let made = create::make(prepared, preserved, sealed, arguments, |process, wants| match wants {
         Wants::Agent(number) => {
@@ -91,7 +91,7 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
 
 fn prepare(
     container: &Container,
-    spec: &Spec,
+    spec: &mut Spec,
     record: &Record,
     arguments: &Arguments,
     detached: bool,
@@ -107,7 +107,8 @@ fn prepare(
     let init = record.init.as_ref().and_then(crate::init::Init::pidfd).ok_or_else(stopped)?;
     let (link, sync) = create::link()?;
     let resctrl = rdt::open(spec, &container.id, record)?;
-    let launch = compile::exec(ExecRequest {
+    let inside = rootless::enter(spec, init.as_fd())?;
+    let mut launch = compile::exec(ExecRequest {
         process: &requested,
         spec,
         init: init.as_fd(),
@@ -116,6 +117,7 @@ fn prepare(
         resctrl: resctrl.as_ref(),
         sync,
     })?;
+    inside.adapt(&mut launch.plan);
     Ok((launch, link))
 }
 

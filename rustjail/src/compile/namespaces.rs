@@ -2,11 +2,18 @@
 
 use std::{
     fs::File,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::PathBuf,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::Path,
 };
 
-use nix::sys::stat::{fstat, stat};
+use nix::{
+    fcntl::{self, OFlag},
+    sys::{
+        stat::{Mode, fstat, stat},
+        statfs::{NSFS_MAGIC, fstatfs},
+    },
+};
 use oci_spec::runtime::{Linux, LinuxNamespaceType, Spec};
 
 use super::{CompileError, ids, netdevices};
@@ -177,14 +184,22 @@ fn is_own(kind: NamespaceKind, fd: BorrowedFd<'_>) -> bool {
     matches!((fstat(fd), own), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
-fn open(kind: NamespaceKind, path: &PathBuf) -> Result<OwnedFd, CompileError> {
-    let file = File::open(path).map_err(|source| CompileError::Namespace {
+/// The namespace at `path`, which is looked at before it is opened: that may act on, or wait for, what else is there.
+fn open(kind: NamespaceKind, path: &Path) -> Result<OwnedFd, CompileError> {
+    let open = || -> io::Result<Option<OwnedFd>> {
+        let place = fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        if fstatfs(&place)?.filesystem_type() != NSFS_MAGIC {
+            return Ok(None);
+        }
+        Ok(Some(File::open(format!("/proc/self/fd/{}", place.as_raw_fd()))?.into()))
+    };
+    let found = open().map_err(|source| CompileError::Namespace {
         kind: kind.name(),
-        path: path.clone(),
+        path: path.to_owned(),
         source,
     })?;
-    match nsfs::kind(file.as_fd()) {
-        Ok(found) if found == kind.flag() => Ok(file.into()),
+    match found.map(|file| (nsfs::kind(file.as_fd()), file)) {
+        Some((Ok(found), file)) if found == kind.flag() => Ok(file),
         _ => Err(CompileError::NamespaceKind { kind: kind.name() }),
     }
 }

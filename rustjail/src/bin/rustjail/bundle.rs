@@ -5,7 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Capability, Spec};
+use serde::Deserialize as _;
+use serde_json::Value;
 
 use crate::error::Error;
 
@@ -27,13 +29,51 @@ impl Bundle {
         let path = fs::canonicalize(given).map_err(Error::io("find the bundle", given))?;
         let config = path.join("config.json");
         let text = fs::read(&config).map_err(Error::io("read", &config))?;
-        let spec: Spec = serde_json::from_slice(&text).map_err(Error::json(&config))?;
-        Ok(Self { path, text, spec })
+        match serde_json::from_slice(&text) {
+            Ok(spec) => Ok(Self { path, text, spec }),
+            Err(error) => match without_unknown_capabilities(&text) {
+                Some((text, spec)) => Ok(Self { path, text, spec }),
+                None => Err(Error::json(&config)(error)),
+            },
+        }
     }
 
     /// The root file system, absolute.
     pub fn rootfs(&self) -> PathBuf {
         let root = self.spec.root().as_ref().map(|root| root.path().as_path());
         self.path.join(root.unwrap_or(Path::new("")))
+    }
+}
+
+/// What `text` says but for capabilities that nobody knows, if it makes sense then. runtime-spec has them ignored: a
+/// newer kernel's cannot be granted on an older one.
+fn without_unknown_capabilities(text: &[u8]) -> Option<(Vec<u8>, Spec)> {
+    let mut document: Value = serde_json::from_slice(text).ok()?;
+    let sets = document.pointer_mut("/process/capabilities")?.as_object_mut()?;
+    for names in sets.values_mut().filter_map(Value::as_array_mut) {
+        names.retain(|name| !name.is_string() || Capability::deserialize(name).is_ok());
+    }
+    let text = serde_json::to_vec(&document).ok()?;
+    let spec = serde_json::from_slice(&text).ok()?;
+    Some((text, spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_capabilities_are_left_out_and_nothing_else() {
+        let known = without_unknown_capabilities(
+            br#"{"process": {"cwd": "/", "args": ["x"], "user": {"uid": 0, "gid": 0},
+                 "capabilities": {"bounding": ["CAP_KILL", "CAP_OF_TOMORROW"], "ambient": ["CAP_OF_TOMORROW"]}}}"#,
+        );
+        let (text, spec) = known.unwrap();
+        assert!(!String::from_utf8(text).unwrap().contains("TOMORROW"));
+        let capabilities = spec.process().clone().unwrap().capabilities().clone().unwrap();
+        assert_eq!(capabilities.bounding().as_ref().unwrap().len(), 1);
+        for bad in ["{", "{}", r#"{"process": {"cwd": 1, "capabilities": {"bounding": ["CAP_X"]}}}"#] {
+            assert!(without_unknown_capabilities(bad.as_bytes()).is_none(), "{bad}");
+        }
     }
 }

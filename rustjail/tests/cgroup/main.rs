@@ -31,6 +31,9 @@ fn in_view(mounts: &str, test: &str) {
 
 const ONLY_V1: &str = "umount /sys/fs/cgroup/unified";
 const ONLY_V2: &str = "umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup";
+/// Two controllers that machines seldom have mounted: a tree that only this view sees, and that goes with it.
+const NETWORK: &str = "umount -R /sys/fs/cgroup; mount -t tmpfs none /sys/fs/cgroup; cd /sys/fs/cgroup; \
+                       mkdir net_cls,net_prio; mount -t cgroup -o net_cls,net_prio none net_cls,net_prio";
 const NOTHING: &str = "umount -R /sys/fs/cgroup";
 
 /// Everything a container's life asks of its group.
@@ -313,6 +316,48 @@ fn hugetlb_on_the_cgroup2_tree_of_a_hybrid() {
     group.update(r#"{"unified": {"hugetlb.2MB.max": "max"}}"#).unwrap();
     assert_eq!(group.file("unified", "hugetlb.2MB.max"), "max");
     assert_eq!(group.group.stats().unwrap().hugetlb["2MB"].usage, 0);
+}
+
+#[test]
+fn packets_are_tagged_where_the_kernel_can() {
+    if is_free("net_cls") && is_free("net_prio") {
+        let _free = Freed;
+        in_view(NETWORK, "view_packets");
+    }
+}
+
+/// Whether no hierarchy has the controller.
+fn is_free(name: &str) -> bool {
+    let controllers = fs::read_to_string("/proc/cgroups").unwrap();
+    controllers.lines().any(|line| line.starts_with(&format!("{name}\t0\t")))
+}
+
+/// A tree whose last group is not gone yet when it is unmounted stays, in sight of every process of the machine.
+struct Freed;
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        let again = "mount -t cgroup -o net_cls,net_prio none /mnt; umount /mnt";
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_free("net_cls") && Instant::now() < deadline {
+            Command::new("unshare").args(["-m", "sh", "-c", again]).status().unwrap();
+        }
+    }
+}
+
+#[test]
+#[ignore = "run in a view by other tests"]
+fn view_packets() {
+    let group =
+        Group::new(r#"{"network": {"classID": 1048577, "priorities": [{"name": "lo", "priority": 3}]}}"#);
+    // As a process in the group finds it.
+    let look = "cd /sys/fs/cgroup/net_cls,net_prio$(cut -d: -f3 /proc/self/cgroup | grep berth-test); \
+                cat net_cls.classid; grep ^lo net_prio.ifpriomap";
+    assert_eq!(String::from_utf8_lossy(&group.run(look).stdout), "1048577\nlo 3\n");
+    group.update(r#"{"network": {"classID": 7}}"#).unwrap();
+    assert_eq!(group.file("net_cls,net_prio", "net_cls.classid"), "7");
+    let missing = group.update(r#"{"network": {"priorities": [{"name": "nosuch0", "priority": 3}]}}"#);
+    assert!(missing.unwrap_err().to_string().contains("net_prio.ifpriomap"));
 }
 
 #[test]

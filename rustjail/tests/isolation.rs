@@ -154,11 +154,19 @@ fn destinations_are_links_only_within_the_root() {
     symlink("/victim", bundle.rootfs().join("absolute")).unwrap();
     symlink("../../../outside", bundle.rootfs().join("relative")).unwrap();
     fs::create_dir(bundle.path.join("source")).unwrap();
-    for destination in ["/absolute/escape", "/relative"] {
+    symlink("../../../nowhere/yet", bundle.rootfs().join("dangling")).unwrap();
+    for destination in ["/absolute/escape", "/relative", "/dangling"] {
         bundle.set("/mounts/-", json!({"destination": destination, "source": "source", "options": ["bind"]}));
     }
     assert_eq!(bundle.run().text(), "/outside:\n\n/victim/escape:");
     assert_eq!(fs::read_dir(outside).unwrap().count(), 0);
+    assert!(bundle.rootfs().join("nowhere/yet").is_dir() && !bundle.path.join("nowhere").exists());
+
+    symlink("around", bundle.rootfs().join("round")).unwrap();
+    symlink("round", bundle.rootfs().join("around")).unwrap();
+    let round = json!({"destination": "/round/x", "source": "source", "options": ["bind"]});
+    bundle.set("/mounts/-", round);
+    assert!(bundle.run().refusal().contains("make beneath the root /round/x"));
 }
 
 /// Row S2 of the reliability tests.

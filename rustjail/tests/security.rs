@@ -244,3 +244,33 @@ fn ids_beyond_the_last_are_refused_everywhere() {
         bundle.run().refusal();
     }
 }
+
+/// A row of the table whose test was renamed would be a row without a test.
+#[test]
+fn every_flaw_in_the_table_has_the_tests_it_names() {
+    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut code = String::new();
+    for folder in ["rustjail/src", "rustjail/tests", "agent/src", "agent/tests", "tests"] {
+        append_sources(&top.join(folder), &mut code);
+    }
+    let table = fs::read_to_string(top.join("docs/security.md")).unwrap();
+    let named = table.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
+    let names: Vec<&str> = named
+        .flat_map(|line| line.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2))
+        .collect();
+    assert!(names.len() > 30);
+    for name in names {
+        assert!(code.contains(&format!("fn {name}()")), "docs/security.md names {name}, which is no test");
+    }
+}
+
+fn append_sources(folder: &std::path::Path, code: &mut String) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            append_sources(&path, code);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            code.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}

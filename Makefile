@@ -21,7 +21,7 @@ IMAGE   := $(abspath build/image)
 PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE)
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
-TEST_PACKAGES  := conmon containerd dbus-daemon iproute2 iptables perl-base podman procps prometheus python3 runc systemd uidmap
+TEST_PACKAGES  := apparmor conmon containerd dbus-daemon iproute2 iptables perl-base podman procps prometheus python3 runc systemd uidmap
 # File systems that storages are tested with, and the daemon that shares a directory with a VM.
 STORE_PACKAGES := btrfs-progs e2fsprogs qemu-system-common xfsprogs
 BENCH_PACKAGES := crun iproute2 runc strace
@@ -112,7 +112,9 @@ FUZZ_SECONDS ?= 60
 fuzz: ## run every fuzz target for FUZZ_SECONDS (60) each
 	@command -v cargo-fuzz >/dev/null || (cd / && cargo install --locked cargo-fuzz)
 	@for target in $$(cargo fuzz list); do \
-	  RUSTC_BOOTSTRAP=1 cargo fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+	  mkdir -p fuzz/corpus/$$target; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run "$$target" fuzz/corpus/$$target $$(ls -d fuzz/seeds/$$target 2>/dev/null) -- \
+	    -max_total_time=$(FUZZ_SECONDS) $$(ls $(CURDIR)/fuzz/$$target.dict 2>/dev/null | sed 's/^/-dict=/'); \
 	done
 
 .PHONY: clean

@@ -146,3 +146,31 @@ fn more_descriptors_than_a_message_carries_are_refused() {
     });
     assert!(many.starts_with("the container needs 257 descriptors"), "{many}");
 }
+
+#[test]
+fn a_namespace_is_looked_at_before_it_is_opened() {
+    // Opening a FIFO waits for whoever writes to it.
+    let refusal = error(|bundle| {
+        let fifo = bundle.path.join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        bundle.set("/linux/namespaces/-", json!({"type": "user", "path": fifo}));
+    });
+    assert!(refusal.contains("user"), "{refusal}");
+    let refusal = error_with("/linux/namespaces/-", json!({"type": "user", "path": "/proc/self/ns/uts"}));
+    assert!(refusal.contains("user"), "{refusal}");
+}
+
+/// The fuzzer changes these a little at a time: what is not understood to begin with leads it nowhere.
+#[test]
+fn the_seeds_of_the_fuzz_target_are_configurations() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/config");
+    let mut count = 0;
+    for seed in fs::read_dir(seeds).unwrap() {
+        let path = seed.unwrap().path();
+        let text = fs::read(&path).unwrap();
+        serde_json::from_slice::<oci_spec::runtime::Spec>(&text)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        count += 1;
+    }
+    assert!(count > 5);
+}

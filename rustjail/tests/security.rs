@@ -255,9 +255,8 @@ fn every_flaw_in_the_table_has_the_tests_it_names() {
     }
     let table = fs::read_to_string(top.join("docs/security.md")).unwrap();
     let named = table.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
-    let names: Vec<&str> = named
-        .flat_map(|line| line.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2))
-        .collect();
+    let names: Vec<&str> =
+        named.flat_map(|line| line.rsplit('|').nth(1).unwrap().split('`').skip(1).step_by(2)).collect();
     assert!(names.len() > 30);
     for name in names {
         assert!(code.contains(&format!("fn {name}()")), "docs/security.md names {name}, which is no test");

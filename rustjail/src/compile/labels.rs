@@ -36,11 +36,12 @@ pub(super) fn of_mounts(label: Option<&String>) -> Result<Option<FsOption>, Comp
 
 struct Module {
     name: &'static str,
-    /// There when the kernel runs the module; with a text, when it begins with that.
+    /// There when the kernel runs the module; with a text, when it begins with that. The module's own file system
+    /// need not be mounted.
     sign: (&'static str, Option<&'static str>),
 }
 
-const SELINUX: Module = Module { name: "SELinux", sign: ("/sys/fs/selinux/enforce", None) };
+const SELINUX: Module = Module { name: "SELinux", sign: ("/sys/fs/selinux", None) };
 const APPARMOR: Module =
     Module { name: "AppArmor", sign: ("/sys/module/apparmor/parameters/enabled", Some("Y")) };
 

@@ -152,9 +152,26 @@ impl Dir {
 
     /// Writes `value` by one `write`, which is how a cgroup file takes a command.
     pub(super) fn write(&self, file: &str, value: &str) -> Result<(), CgroupError> {
+        self.write_to(&self.open_file(file, OFlag::O_WRONLY)?, file, value)
+    }
+
+    /// Writes one command after the other; without any the file is not opened.
+    pub(super) fn write_each(
+        &self,
+        file: &str,
+        values: impl IntoIterator<Item = String>,
+    ) -> Result<(), CgroupError> {
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
         let fd = self.open_file(file, OFlag::O_WRONLY)?;
+        values.try_for_each(|value| self.write_to(&fd, file, &value))
+    }
+
+    fn write_to(&self, fd: &OwnedFd, file: &str, value: &str) -> Result<(), CgroupError> {
         let written = loop {
-            match write(&fd, value.as_bytes()) {
+            match write(fd, value.as_bytes()) {
                 Err(Errno::EINTR) => {}
                 other => break other,
             }

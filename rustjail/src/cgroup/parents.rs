@@ -84,5 +84,5 @@ fn is_marked(root: &Dir, group: &Path) -> bool {
 }
 
 fn open(root: &Dir, group: &Path) -> Result<OwnedFd, CgroupError> {
-    root.child(group)?.open_file(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)
+    root.open_file(group, OFlag::O_RDONLY | OFlag::O_DIRECTORY)
 }

@@ -18,9 +18,8 @@ pub(super) fn enforce(dir: &Dir, policy: &Policy) -> Result<(), CgroupError> {
     if policy.allow_others {
         // The list of a group that allows all does not show its exceptions, so they are always written anew.
         dir.write("devices.allow", "a")?;
-        return wanted
-            .into_iter()
-            .try_for_each(|(devices, access)| dir.write("devices.deny", &line(devices, access)));
+        return dir
+            .write_each("devices.deny", wanted.into_iter().map(|(devices, access)| line(devices, access)));
     }
     let present = match parse(&dir.read("devices.list")?) {
         Some(exceptions) => exceptions,
@@ -38,10 +37,8 @@ pub(super) fn enforce(dir: &Dir, policy: &Policy) -> Result<(), CgroupError> {
             .map(|(devices, access)| line(devices, access))
             .collect()
     };
-    for line in missing_in(&present, &wanted) {
-        dir.write("devices.deny", &line)?;
-    }
-    missing_in(&wanted, &present).into_iter().try_for_each(|line| dir.write("devices.allow", &line))
+    dir.write_each("devices.deny", missing_in(&present, &wanted))?;
+    dir.write_each("devices.allow", missing_in(&wanted, &present))
 }
 
 fn line(devices: Devices, access: Access) -> String {

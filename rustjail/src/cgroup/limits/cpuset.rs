@@ -44,28 +44,28 @@ impl Cgroup {
 /// Fills an empty v1 cpuset from the group above, which is `depth` levels below the root, and those above it.
 pub(super) fn inherit(dir: &Dir, depth: usize) -> Result<(), CgroupError> {
     // From the group up to the first that has both lists, then down again.
-    let mut chain = vec![dir.try_clone()?];
-    while let Some(group) = chain.last().filter(|_| chain.len() <= depth) {
-        if !is_empty(group)? {
+    let mut chain = vec![(dir.try_clone()?, lists(dir)?)];
+    while let Some((group, own)) = chain.last().filter(|_| chain.len() <= depth) {
+        if !own.iter().any(|list| parse::is_empty_set(list)) {
             break;
         }
-        chain.push(group.parent()?);
+        let above = group.parent()?;
+        let lists = lists(&above)?;
+        chain.push((above, lists));
     }
-    let Some(filled) = chain.pop() else { return Ok(()) };
-    for file in FILES {
-        let mut above = filled.read(file)?;
-        for group in chain.iter().rev() {
-            let own = group.read(file)?;
+    let Some((_, mut above)) = chain.pop() else { return Ok(()) };
+    for (group, own) in chain.into_iter().rev() {
+        for ((file, above), own) in FILES.into_iter().zip(&mut above).zip(own) {
             if parse::is_empty_set(&own) {
                 group.write(file, above.trim_end())?;
             } else {
-                above = own;
+                *above = own;
             }
         }
     }
     Ok(())
 }
 
-fn is_empty(dir: &Dir) -> Result<bool, CgroupError> {
-    Ok(parse::is_empty_set(&dir.read(FILES[0])?) || parse::is_empty_set(&dir.read(FILES[1])?))
+fn lists(dir: &Dir) -> Result<[String; 2], CgroupError> {
+    Ok([dir.read(FILES[0])?, dir.read(FILES[1])?])
 }

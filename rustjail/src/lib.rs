@@ -88,6 +88,7 @@ pub mod hooks;
 pub mod launch;
 mod limits;
 pub mod plan;
+pub mod procfs;
 pub mod resctrl;
 pub mod rtnetlink;
 pub mod seccomp;

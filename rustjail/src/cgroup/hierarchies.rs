@@ -8,7 +8,6 @@
 use std::{
     collections::HashSet,
     ffi::OsString,
-    fs,
     os::unix::ffi::OsStringExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -17,6 +16,7 @@ use std::{
 use nix::sys::stat::{fstat, major, minor};
 
 use super::{CgroupError, dir::Dir};
+use crate::procfs;
 
 /// The controllers a v1 hierarchy can have; the other words among its mount options are options.
 const V1_CONTROLLERS: [&str; 16] = [
@@ -57,7 +57,7 @@ impl Hierarchies {
     /// Finds them among the caller's mounts.
     pub fn detect() -> Result<Self, CgroupError> {
         const MOUNTS: &str = "/proc/self/mountinfo";
-        let mounts = fs::read(MOUNTS).map_err(|source| CgroupError::io("read", MOUNTS, source))?;
+        let mounts = procfs::read(MOUNTS).map_err(|source| CgroupError::io("read", MOUNTS, source))?;
         let mut found = Self::default();
         let mut seen = HashSet::new();
         for mount in mounts.split(|byte| *byte == b'\n').filter_map(Mount::parse) {

@@ -1,9 +1,9 @@
 //! A container's init as a later command finds it: by its number, and by when it started, since numbers are
 //! used again.
 
-use std::{fs, os::fd::OwnedFd};
+use std::os::fd::OwnedFd;
 
-use rustjail::sys::pidfd;
+use rustjail::{procfs, sys::pidfd};
 use serde::{Deserialize, Serialize};
 
 /// Exactly one process.
@@ -37,7 +37,7 @@ impl Init {
 
 /// State and start time. The name in front of them may hold anything, so they are counted from its last `)`.
 fn stat(pid: i32) -> Option<(u8, u64)> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = procfs::read(&format!("/proc/{pid}/stat")).ok()?;
     parse(&text)
 }
 

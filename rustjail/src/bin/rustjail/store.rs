@@ -34,7 +34,7 @@ use nix::{
     sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr},
 };
 use oci_spec::runtime::Spec;
-use rustjail::cgroup::systemd::Unit;
+use rustjail::cgroup::{Cgroup, systemd::Unit};
 use serde::{Deserialize, Serialize};
 
 use crate::{cgroups, error::Error, init::Init};
@@ -294,6 +294,19 @@ impl Container {
 
     /// What the container is now.
     pub fn status(&self, record: Option<&Record>) -> Result<Status, Error> {
+        self.status_if(record, cgroups::is_frozen)
+    }
+
+    /// The same, by its group that is open already.
+    pub fn status_in(&self, record: Option<&Record>, group: Option<&Cgroup>) -> Result<Status, Error> {
+        self.status_if(record, |_| Ok(group.map(Cgroup::frozen).transpose()?.unwrap_or(false)))
+    }
+
+    fn status_if(
+        &self,
+        record: Option<&Record>,
+        is_frozen: impl FnOnce(&Record) -> Result<bool, Error>,
+    ) -> Result<Status, Error> {
         let complete = record.filter(|record| record.complete);
         let Some((record, init)) = complete.and_then(|record| Some((record, record.init.as_ref()?))) else {
             // When we hold the lock, whoever was to complete it is gone.
@@ -303,7 +316,7 @@ impl Container {
         if !init.is_alive() {
             return Ok(Status::Stopped);
         }
-        if cgroups::is_frozen(record)? {
+        if is_frozen(record)? {
             return Ok(Status::Paused);
         }
         Ok(if self.connect()?.is_some() { Status::Created } else { Status::Running })

@@ -56,9 +56,12 @@ pub const COMMAND: Command = Command {
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let preserved = create::preserved_fds(arguments)?;
+    // First of all, since what comes before it is done again by the next execution.
+    let sealed = seal::ensure(preserved)?;
     let container = Container::open(&context.root, arguments.id())?;
     let record = container.record()?;
-    let status = container.status(record.as_ref())?;
+    let group = record.as_ref().map(cgroups::open).transpose()?.flatten();
+    let status = container.status_in(record.as_ref(), group.as_ref())?;
     let refuse = |problem| Err(Error::State { problem, id: container.id.clone(), status });
     let Some(record) = record.filter(|_| status != Status::Stopped && status != Status::Creating) else {
         return refuse("cannot exec in a stopped container");
@@ -66,10 +69,10 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     if status == Status::Paused && !arguments.has("ignore-paused") {
         return refuse("cannot exec in a paused container (use --ignore-paused to override)");
     }
-    let sealed = seal::ensure(preserved)?;
     let detached = arguments.has("detach");
     let mut spec = container.config()?;
-    let prepared = prepare(&container, &mut spec, &record, arguments, detached)?;
+    let placement = placement(&record, group, arguments.get("cgroup"))?;
+    let prepared = prepare(&container, &mut spec, &record, placement, arguments)?;
     let signals = if detached { None } else { Some(Signals::take()?) };
     let made = create::make(prepared, preserved, sealed, arguments, |process, wants| match wants {
         Wants::Agent(number) => {
@@ -93,12 +96,16 @@ fn prepare(
     container: &Container,
     spec: &mut Spec,
     record: &Record,
+    placement: Option<Placement>,
     arguments: &Arguments,
-    detached: bool,
 ) -> Result<Prepared, Error> {
     let requested = process::requested(spec, arguments)?;
     let terminal = requested.terminal().unwrap_or(false);
-    create::check_console_socket(terminal, arguments.get("console-socket").is_some(), !detached)?;
+    create::check_console_socket(
+        terminal,
+        arguments.get("console-socket").is_some(),
+        !arguments.has("detach"),
+    )?;
     let stopped = || Error::State {
         problem: "cannot exec in a stopped container",
         id: container.id.clone(),
@@ -113,7 +120,7 @@ fn prepare(
         spec,
         init: init.as_fd(),
         stdio: create::stdio(terminal)?,
-        placement: placement(record, arguments.get("cgroup"))?,
+        placement,
         resctrl: resctrl.as_ref(),
         sync,
     })?;
@@ -121,16 +128,16 @@ fn prepare(
     Ok((launch, link))
 }
 
-/// The container's own group, or `below` it.
-fn placement(record: &Record, below: Option<&str>) -> Result<Option<Placement>, Error> {
-    let Some(own) = &record.cgroup else { return Ok(None) };
-    let path = match below.map(|below| Path::new(below.trim_start_matches('/'))) {
-        Some(below) if !below.as_os_str().is_empty() => &own.join(below),
+/// In the container's own group, or in the one `below` it.
+fn placement(record: &Record, own: Option<Cgroup>, below: Option<&str>) -> Result<Option<Placement>, Error> {
+    let below = below.map(|below| Path::new(below.trim_start_matches('/')));
+    let group = match (&record.cgroup, below.filter(|below| !below.as_os_str().is_empty())) {
+        (Some(path), Some(below)) => {
+            let path = path.join(below);
+            let missing = || Error::Usage(format!("--cgroup: the container has no group {}", path.display()));
+            Some(cgroups::open_path(&path)?.ok_or_else(missing)?)
+        }
         _ => own,
     };
-    let group = cgroups::open_path(path)?;
-    if group.is_none() && below.is_some() {
-        return Err(Error::Usage(format!("--cgroup: the container has no group {}", path.display())));
-    }
     Ok(group.as_ref().map(Cgroup::placement).transpose()?)
 }

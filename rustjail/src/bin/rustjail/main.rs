@@ -30,6 +30,11 @@ mod time;
 
 use std::process::ExitCode;
 
+/// See `docs/rustjail.md` on why the command is built for musl, and the manifest on why not with its allocator.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     ExitCode::from(commands::run(std::env::args_os()))
 }

@@ -59,8 +59,9 @@ impl Abi {
 
     /// The call that also reaches `name`, and the first argument that selects it: 32-bit x86 has had the
     /// socket and System V IPC calls as sub-functions of two, and its C libraries still use those.
-    pub(super) fn multiplexed(self, name: &str) -> Option<(u32, u32)> {
-        if self != Abi::X86 {
+    /// `number` is that of its own, if it has one: the old calls have, and are not sub-functions.
+    pub(super) fn multiplexed(self, name: &str, number: Option<u32>) -> Option<(u32, u8)> {
+        if self != Abi::X86 || number.is_some_and(|number| number < FIRST_DEMULTIPLEXED) {
             return None;
         }
         let at = MULTIPLEXED.binary_search_by(|call| call.0.cmp(name)).ok()?;
@@ -68,9 +69,13 @@ impl Abi {
     }
 }
 
+/// Most sub-functions of 32-bit x86 are calls of their own too by now: recvmmsg since Linux 2.6.33, which has this
+/// number, the others later.
+const FIRST_DEMULTIPLEXED: u32 = 337;
+
 /// The sub-functions of socketcall (102) and ipc (117) of 32-bit x86, sorted by name.
 #[rustfmt::skip]
-static MULTIPLEXED: &[(&str, u32, u32)] = &[
+static MULTIPLEXED: &[(&str, u32, u8)] = &[
     ("accept", 102, 5), ("accept4", 102, 18), ("bind", 102, 2), ("connect", 102, 3),
     ("getpeername", 102, 7), ("getsockname", 102, 6), ("getsockopt", 102, 15), ("listen", 102, 4),
     ("msgctl", 117, 14), ("msgget", 117, 13), ("msgrcv", 117, 12), ("msgsnd", 117, 11),
@@ -122,10 +127,18 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::table, *};
 
     #[test]
     fn multiplexed_calls_are_sorted() {
         assert!(MULTIPLEXED.is_sorted_by(|one, next| one.0 < next.0));
+    }
+
+    #[test]
+    fn multiplexed_calls_have_no_old_number() {
+        for (name, number, code) in MULTIPLEXED {
+            let own = table::number(table::lookup(name).unwrap(), Abi::X86);
+            assert_eq!(Abi::X86.multiplexed(name, own), Some((*number, *code)), "{name}");
+        }
     }
 }

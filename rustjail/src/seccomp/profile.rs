@@ -71,7 +71,8 @@ impl<'a> Profile<'a> {
             room = room
                 .checked_sub(calls.len().saturating_mul(clauses.len()))
                 .ok_or(SeccompError::TooManyRules { limit: MAX_RULES })?;
-            for conditions in clauses {
+            // One that names no call is no rule, and has not been counted.
+            for conditions in clauses.into_iter().filter(|_| !calls.is_empty()) {
                 rules.push(Rule { calls: calls.clone(), action, conditions });
             }
         }

@@ -5,8 +5,6 @@
 //! when a target has moved further away, a copy of it (for a return) or an unconditional jump to it is put
 //! in reach, and found again by later jumps. Equal returns are shared.
 
-use std::collections::HashMap;
-
 use super::SeccompError;
 
 /// The longest program the kernel takes (BPF_MAXINSNS).
@@ -47,8 +45,8 @@ pub(super) struct Program {
     reversed: Vec<Instruction>,
     /// The few values it can return.
     returns: Vec<(u32, Label)>,
-    /// The nearest stand-in of a target that got out of reach.
-    nearer: HashMap<Label, Label>,
+    /// The nearest stand-in of each instruction: itself until it got out of reach.
+    nearest: Vec<Label>,
 }
 
 impl Program {
@@ -106,23 +104,24 @@ impl Program {
     }
 
     fn bring_near(&mut self, target: Label) -> Label {
-        if self.reaches(target) {
-            return target;
-        }
-        if let Some(label) = self.nearer.get(&target).copied().filter(|label| self.reaches(*label)) {
+        let nearest = self.nearest.get(target.0).copied();
+        if let Some(label) = nearest.filter(|label| self.reaches(*label)) {
             return label;
         }
         let label = match self.reversed.get(target.0).copied() {
             Some(last) if last.code == RET_K => self.push(last),
             _ => self.jump(target),
         };
-        self.nearer.insert(target, label);
+        if let Some(nearest) = self.nearest.get_mut(target.0) {
+            *nearest = label;
+        }
         label
     }
 
     /// Beyond the limit nothing is added: the program is refused, and must not cost more than one that is not.
     fn push(&mut self, instruction: Instruction) -> Label {
         if self.reversed.len() <= MAX_LEN {
+            self.nearest.push(Label(self.reversed.len()));
             self.reversed.push(instruction);
         }
         Label(self.reversed.len() - 1)

@@ -35,23 +35,25 @@ pub(super) struct Clause {
     pub(super) action: u32,
 }
 
-/// A rule for a number, ordered as verdicts need them.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Applied {
-    number: u32,
-    /// Its place in the profile's rules, which are ranked.
-    rank: usize,
-    /// Only for this sub-function of a multiplexed call.
-    selector: Option<u32>,
-}
+/// A rule for a number, in one word that orders as verdicts need them: sorting some hundreds of these is a good
+/// part of what compiling a profile takes.
+///
+/// ```text
+///  63        32 31         8 7        0
+/// | the number | the rule's | selector |
+/// |            | rank       | + 1, or 0|
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Applied(u64);
 
 /// The verdict of every call the profile names that `abi` has, in order and each number once.
 pub(super) fn by_number(profile: &Profile<'_>, abi: Abi) -> Vec<Span> {
     let mut applied = applied(profile, abi);
     applied.sort_unstable();
     let mut spans = Vec::with_capacity(applied.len() + 2);
-    for rules in applied.chunk_by(|one, other| one.number == other.number) {
-        if let [Applied { number, .. }, ..] = *rules {
+    for rules in applied.chunk_by(|one, other| one.number() == other.number()) {
+        if let [first, ..] = rules {
+            let number = first.number();
             spans.push(Span { first: number, last: number, verdict: verdict(rules, profile, abi) });
         }
     }
@@ -62,14 +64,15 @@ fn applied(profile: &Profile<'_>, abi: Abi) -> Vec<Applied> {
     let mut applied = Vec::with_capacity(profile.rules.iter().map(|rule| rule.calls.len()).sum());
     for (rank, rule) in profile.rules.iter().enumerate() {
         for row in &rule.calls {
-            if let Some(number) = table::number(row, abi) {
-                applied.push(Applied { number, rank, selector: None });
+            let number = table::number(row, abi);
+            if let Some(number) = number {
+                applied.push(Applied::new(number, rank, None));
             }
             // The arguments a condition speaks of are in memory here, out of a filter's sight. Taking the
             // condition for met is right for what forbids, and would be a hole for what permits.
             let counts = rule.conditions.is_empty() || precedence(rule.action) < precedence(profile.default);
-            if let Some((number, code)) = abi.multiplexed(row.0).filter(|_| counts) {
-                applied.push(Applied { number, rank, selector: Some(code) });
+            if let Some((number, code)) = abi.multiplexed(row.0, number).filter(|_| counts) {
+                applied.push(Applied::new(number, rank, Some(code)));
             }
         }
     }
@@ -80,7 +83,7 @@ fn verdict(rules: &[Applied], profile: &Profile<'_>, abi: Abi) -> Verdict {
     let mut clauses: Vec<Clause> = Vec::new();
     let mut last = profile.default;
     for (applied, rule) in
-        rules.iter().filter_map(|applied| Some((applied, profile.rules.get(applied.rank)?)))
+        rules.iter().filter_map(|applied| Some((applied, profile.rules.get(applied.rank())?)))
     {
         let conditions = applied.conditions(rule, abi);
         if conditions.is_empty() {
@@ -94,8 +97,22 @@ fn verdict(rules: &[Applied], profile: &Profile<'_>, abi: Abi) -> Verdict {
 }
 
 impl Applied {
-    fn conditions(&self, rule: &Rule, abi: Abi) -> Vec<Condition> {
-        match self.selector {
+    /// `rank` is the rule's place in the profile, which takes far fewer than 2^24; with a `selector` it is
+    /// only for this sub-function of a multiplexed call.
+    fn new(number: u32, rank: usize, selector: Option<u8>) -> Self {
+        Self(u64::from(number) << 32 | (rank as u64) << 8 | selector.map_or(0, |code| u64::from(code) + 1))
+    }
+
+    fn number(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn rank(self) -> usize {
+        (self.0 as u32 >> 8) as usize
+    }
+
+    fn conditions(self, rule: &Rule, abi: Abi) -> Vec<Condition> {
+        match (self.0 as u8).checked_sub(1) {
             Some(code) => vec![Condition {
                 argument: 0,
                 mask: u64::from(u32::MAX),

@@ -107,16 +107,6 @@ impl Host {
         connect(&self.dir.join("agent.sock")).await
     }
 
-    /// The same, for other services than the agent's.
-    pub async fn raw(&self) -> Client {
-        Client::connect(&format!("unix://{}", self.dir.join("agent.sock").display())).await.unwrap()
-    }
-
-    /// The configuration of a container that runs `run`.
-    pub fn spec(&self, run: Run<'_>, id: &str) -> oci::Spec {
-        spec(run, &self.cgroup_of(id))
-    }
-
     pub fn cgroup_of(&self, id: &str) -> String {
         format!("/{}/{id}", self.name)
     }
@@ -366,7 +356,8 @@ fn process(run: Run<'_>) -> oci::Process {
     }
 }
 
-fn spec(run: Run<'_>, cgroup: &str) -> oci::Spec {
+/// The configuration of a container that runs `run`.
+pub fn spec(run: Run<'_>, cgroup: &str) -> oci::Spec {
     let mount = |destination: &str, kind: &str, options: &[&str]| oci::Mount {
         destination: destination.to_owned(),
         source: kind.to_owned(),

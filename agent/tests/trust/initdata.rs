@@ -17,7 +17,7 @@ use nix::sys::{
     signal::Signal,
     stat::{major, minor},
 };
-use ttrpc::Code;
+use ttrpc::{Code, r#async::Client};
 
 use crate::{
     RUN,
@@ -185,7 +185,8 @@ async fn a_disk_that_cannot_be_used_has_nothing_served_and_says_why() {
         assert_eq!(code, Code::PERMISSION_DENIED, "{name}: {message}");
         assert!(message.contains("/dev/vdx") && message.contains(says), "{name}: {message}");
         assert!(!host.dir.join("run/initdata").exists(), "{name}");
-        let health = HealthClient::new(host.raw().await);
+        let socket = format!("unix://{}", host.dir.join("agent.sock").display());
+        let health = HealthClient::new(Client::connect(&socket).await.unwrap());
         let check = health.check(soon(), &CheckRequest::new()).await.unwrap();
         assert_eq!(check.status.enum_value(), Ok(ServingStatus::NOT_SERVING), "{name}");
     }

@@ -14,7 +14,7 @@ use ttrpc::Code;
 
 use crate::{
     allowing,
-    host::{Host, Out, sh, soon},
+    host::{self, Host, Out, sh, soon},
     hub::{Hub, plaintext},
 };
 
@@ -177,7 +177,7 @@ async fn an_image_that_the_hub_pulled_is_the_root_and_goes_with_the_container() 
         };
         let mut request = CreateContainerRequest { container_id: id.into(), ..Default::default() };
         let spec = request.OCI.mut_or_insert_default();
-        *spec = host.spec(sh(&["sh", "-c", "cat /etc/image"]), id);
+        *spec = host::spec(sh(&["sh", "-c", "cat /etc/image"]), &host.cgroup_of(id));
         spec.Root.mut_or_insert_default().Path = rootfs;
         request.storages.push(storage);
         request

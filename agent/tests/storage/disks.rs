@@ -1,8 +1,9 @@
 //! Drivers of disks.
 
-use std::{fs, os::unix::fs::FileExt, process::Command, time::Instant};
+use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, time::Instant};
 
 use berth_agent::storage::{FsGroup, StorageError};
+use nix::sys::stat::{Mode, SFlag, mknod};
 
 use crate::bench::{Loop, PATIENCE, mounts, on_bench, on_patient_bench};
 
@@ -71,29 +72,19 @@ fn a_disk_that_never_comes_is_waited_for_and_its_absence_explained() {
     });
 }
 
-/// A partition: its node comes when the disk below has been read. A loop device itself opens before there is anything
-/// in it.
+/// The node comes, and then the kernel's word. (A loop device of its own would open before there is anything in it.)
 #[test]
 fn a_disk_is_found_when_it_comes_while_it_is_waited_for() {
     on_patient_bench(async |bench| {
-        const START: u32 = 2048;
-        let file = bench.at("partitioned.img");
-        fs::File::create(&file).unwrap().set_len(16 << 20).unwrap();
-        let path = file.display().to_string();
-        let offset = format!("offset={}", START * 512);
-        crate::bench::run("mkfs.ext4", &["-q", "-F", "-E", &offset, &path, "14m"]);
-        let table = fs::OpenOptions::new().write(true).open(&file).unwrap();
-        let partition =
-            [&[0, 0, 0, 0, 0x83, 0, 0, 0][..], &START.to_le_bytes(), &(14u32 << 11).to_le_bytes()];
-        table.write_all_at(&partition.concat(), 446).unwrap();
-        table.write_all_at(&[0x55, 0xaa], 510).unwrap();
-
-        let late = Late::number(2000 + std::process::id() % 100_000);
-        let storage = bench.storage("blk", format!("{}p1", late.node), "ext4", "volume");
-        let node = late.node.clone();
+        let disk = Loop::formatted(&bench.dir, "ext4", 16);
+        let late = Late(PathBuf::from(format!("/dev/berth-late-{}", std::process::id())));
+        let storage = bench.storage("blk", &late.0, "ext4", "volume");
+        let number = fs::metadata(&disk.node).unwrap().rdev();
+        let (node, trigger) = (late.0.clone(), disk.node.replace("/dev", "/sys/block") + "/uevent");
         let plug = std::thread::spawn(move || {
             std::thread::sleep(PATIENCE / 6);
-            crate::bench::run("losetup", &["--partscan", &node, &path]);
+            mknod(&node, SFlag::S_IFBLK, Mode::S_IRUSR | Mode::S_IWUSR, number).unwrap();
+            fs::write(trigger, "change").unwrap();
         });
         bench.storages.acquire("c1", vec![storage]).await.unwrap();
         plug.join().unwrap();
@@ -102,24 +93,12 @@ fn a_disk_is_found_when_it_comes_while_it_is_waited_for() {
     });
 }
 
-/// A loop device that does not exist yet, and is gone again afterwards.
-struct Late {
-    node: String,
-    number: u32,
-}
-
-impl Late {
-    fn number(number: u32) -> Self {
-        Self { node: format!("/dev/loop{number}"), number }
-    }
-}
+/// A node that does not exist yet, and is gone again afterwards.
+struct Late(PathBuf);
 
 impl Drop for Late {
     fn drop(&mut self) {
-        const REMOVE: &str = "import fcntl, os, sys\n\
-            fcntl.ioctl(os.open('/dev/loop-control', os.O_RDWR), 0x4C81, int(sys.argv[1]))";
-        let _ = Command::new("losetup").args(["--detach", &self.node]).status();
-        let _ = Command::new("python3").args(["-c", REMOVE, &self.number.to_string()]).status();
+        let _ = fs::remove_file(&self.0);
     }
 }
 
@@ -132,7 +111,6 @@ fn a_file_system_is_made_and_given_to_its_group() {
         storage.fs_group = Some(FsGroup { id: 2000, on_root_mismatch: false });
         bench.storages.acquire("c1", vec![storage.clone()]).await.unwrap();
         let root = fs::metadata(bench.at("volume")).unwrap();
-        use std::os::unix::fs::MetadataExt;
         assert_eq!((root.gid(), root.mode() & 0o7777), (2000, 0o2775));
         bench.storages.release("c1").await.unwrap();
 

@@ -29,6 +29,7 @@ use crate::hotplug::Hotplug;
 mod drivers;
 pub mod error;
 mod fs_group;
+pub mod gpt;
 mod mapping;
 mod options;
 mod place;

@@ -150,6 +150,7 @@ fn storage_code(error: &StorageError) -> Code {
         // COMPAT: hosts expect INTERNAL for a driver that does not exist.
         StorageError::Driver { .. } | StorageError::Program { .. } => Code::Internal,
         StorageError::Invalid { .. } => Code::InvalidArgument,
+        StorageError::Unusable { .. } => Code::FailedPrecondition,
         StorageError::Conflict { .. } => Code::AlreadyExists,
         StorageError::Device(error) => hotplug_code(error),
         StorageError::Io { source, .. } => system_code(source),

@@ -26,6 +26,7 @@ fn storage(wire: wire::Storage) -> Storage {
         mount_point: wire.mount_point.into(),
         fs_group,
         shared: wire.shared,
+        layers: Vec::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use super::{gpt::GptError, mapping::verity::VerityError};
 use crate::hotplug::HotplugError;
 
 /// Why a storage is not there.
@@ -34,6 +35,14 @@ pub enum StorageError {
     /// Its device is not there.
     #[error(transparent)]
     Device(#[from] HotplugError),
+    /// What is on its device is not what it should be.
+    #[error("{} {problem}", device.display())]
+    Unusable {
+        /// The device.
+        device: PathBuf,
+        /// What is wrong with it.
+        problem: Box<ContentError>,
+    },
     /// A program did not do its work.
     #[error("{program} {}: {status}: {output}", path.display())]
     Program {
@@ -54,6 +63,17 @@ pub enum StorageError {
         /// How it failed.
         source: io::Error,
     },
+}
+
+/// What is wrong with the content of a device, as the end of a sentence that begins with the device.
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    /// Its partition table.
+    #[error(transparent)]
+    Gpt(#[from] GptError),
+    /// Its hash tree.
+    #[error(transparent)]
+    Verity(#[from] VerityError),
 }
 
 /// The result of everything here.

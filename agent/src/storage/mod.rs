@@ -24,12 +24,14 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::hotplug::Hotplug;
+use crate::hotplug::{Hotplug, block::Disk};
 
 mod drivers;
 pub mod error;
 mod fs_group;
 pub mod gpt;
+mod group;
+mod layer;
 mod mapping;
 mod options;
 mod place;
@@ -103,7 +105,8 @@ impl Storages {
     /// Mounts `storages` in their order, or adds `user` to those that are there. What an earlier one of them did
     /// is undone by [`Storages::release`], not here.
     pub async fn acquire(&self, user: &str, storages: Vec<Storage>) -> Result<()> {
-        let known: Result<Vec<_>> = storages.into_iter().map(|storage| self.check(storage)).collect();
+        let storages = group::group(storages)?.into_iter();
+        let known: Result<Vec<_>> = storages.map(|storage| self.check(storage)).collect();
         for (driver, storage) in known? {
             self.acquire_one(user, driver, storage).await?;
         }
@@ -159,7 +162,7 @@ impl Storages {
             return Err(conflict("is still to be undone; remove its container again".to_owned()));
         }
         if (&record.driver, &record.source, &record.fstype)
-            != (&storage.driver, &storage.source, &storage.fstype)
+            != (&storage.driver, &storage.identity(), &storage.fstype)
         {
             let problem =
                 format!("is taken by {} {:?} of type {:?}", record.driver, record.source, record.fstype);
@@ -181,7 +184,7 @@ impl Storages {
         match &outcome {
             Ok(()) => {
                 slog::info!(self.log, "storage mounted"; "mount_point" => %storage.mount_point.display(),
-                    "driver" => &storage.driver, "source" => &storage.source);
+                    "driver" => &storage.driver, "source" => storage.identity());
                 *entry.steps.borrow_mut() = Some(steps);
                 self.follow(entry, driver);
             }
@@ -195,11 +198,11 @@ impl Storages {
     }
 
     async fn mount(&self, steps: &mut Steps, user: &str, driver: Driver, storage: &Storage) -> Result<()> {
-        let disk = driver.find(storage, &self.hotplug).await?;
+        let disks = driver.find(storage, &self.hotplug).await?;
         let (mut own, storage, user, log) =
             (steps.clone(), storage.clone(), user.to_owned(), self.log.clone());
         let (own, outcome) = blocking(move || {
-            let outcome = build(&mut own, &storage, driver, disk.as_ref(), &user);
+            let outcome = build(&mut own, &storage, driver, &disks, &user);
             if outcome.is_err()
                 && let Err(error) = own.undo()
             {
@@ -353,7 +356,7 @@ fn build(
     steps: &mut Steps,
     storage: &Storage,
     driver: Driver,
-    disk: Option<&crate::hotplug::block::Disk>,
+    disks: &[Option<Disk>],
     user: &str,
 ) -> Result<()> {
     let path = &storage.mount_point;
@@ -362,7 +365,7 @@ fn build(
         None => None,
     };
     match mounted {
-        None => driver.place(storage, disk, user, steps)?,
+        None => driver.place(storage, disks, user, steps)?,
         // Put there by the guest's image, which also takes it away.
         Some((fstype, source)) if fstype == storage.fstype && source == storage.source => {}
         Some((fstype, source)) => {

@@ -3,7 +3,7 @@
 use nix::mount::MsFlags;
 
 /// A page, less its NUL: what mount(2) takes.
-const MAX_DATA: usize = 4095;
+pub(super) const MAX_DATA: usize = 4095;
 
 #[derive(Debug, Clone, Copy)]
 enum Word {
@@ -75,7 +75,7 @@ impl Options {
     /// with the storage.
     pub(super) fn parse(words: &[String]) -> Result<Self, String> {
         let mut options = Self { flags: MsFlags::empty(), data: String::new() };
-        for word in words.iter().flat_map(|words| split(words)) {
+        for word in self::words(words) {
             match TABLE.iter().find(|(known, _)| *known == word) {
                 Some((_, Word::Set(flag))) => options.flags |= *flag,
                 Some((_, Word::Clear(flag))) => options.flags &= !*flag,
@@ -98,6 +98,11 @@ impl Options {
         }
         self.data.push_str(option);
     }
+}
+
+/// The single words of a storage's options.
+pub(super) fn words(options: &[String]) -> impl Iterator<Item = &str> {
+    options.iter().flat_map(|words| split(words))
 }
 
 /// A word may be a whole fstab field. Commas within quotes (SELinux contexts) and escaped ones (overlay

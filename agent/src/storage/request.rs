@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::{Result, StorageError};
+use super::{
+    error::{Result, StorageError},
+    options::words,
+};
 
 /// One entry of a request's storages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct Storage {
     pub fs_group: Option<FsGroup>,
     /// Stays when its last user goes.
     pub shared: bool,
+    /// What it is put together from. A request names these, and they become one; see [`super::group`].
+    pub layers: Vec<Storage>,
 }
 
 /// Group ownership of a volume's files.
@@ -52,6 +57,21 @@ impl Storage {
                 .map_err(|_| self.invalid(format!("has {name}={text:?}, which is no number of base {radix}")))
         };
         self.option(name).map(parse).transpose()
+    }
+
+    /// The source with what tells which part of it is meant and what has to be in it. Storages in which this
+    /// differs are not the same.
+    pub(super) fn identity(&self) -> String {
+        let telling = ["X-kata.partition-number=", "X-kata.dmverity.roothash="];
+        let mut identity = match self.layers.as_slice() {
+            [] => self.source.clone(),
+            layers => layers.iter().map(Self::identity).collect::<Vec<_>>().join(" "),
+        };
+        for word in words(&self.options).filter(|word| telling.iter().any(|name| word.starts_with(name))) {
+            identity.push(' ');
+            identity.push_str(word);
+        }
+        identity
     }
 
     pub(super) fn invalid(&self, problem: impl Into<String>) -> StorageError {

@@ -27,7 +27,7 @@ use super::{
 };
 
 /// Raised when an older worker could not understand what a newer one wrote.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// A storage as it is written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ impl Steps {
             sequence,
             mount_point: storage.mount_point.clone(),
             driver: storage.driver.clone(),
-            source: storage.source.clone(),
+            source: storage.identity(),
             fstype: storage.fstype.clone(),
             shared,
             users: [user.to_owned()].into(),
@@ -121,6 +121,11 @@ impl Steps {
         left.reverse();
         self.record.undo = left;
         first.and(self.save())
+    }
+
+    /// The storage's own directory, beside its record.
+    pub(super) fn own_place(&self) -> PathBuf {
+        self.file.with_extension("")
     }
 
     /// Makes the directory `path` and those above it that are missing.

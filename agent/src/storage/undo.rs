@@ -39,7 +39,7 @@ pub(super) enum Undo {
     /// Pages added to a pool of huge pages.
     HugePages { pool: PathBuf, pages: u64 },
     /// A device-mapper device.
-    Mapping { name: String },
+    Mapping { uuid: String },
 }
 
 impl Undo {
@@ -51,7 +51,7 @@ impl Undo {
             Self::File { path } => remove(path, UnlinkatFlags::NoRemoveDir),
             Self::Tree { path } => remove_tree(path),
             Self::HugePages { pool, pages } => give_back(pool, *pages),
-            Self::Mapping { name } => super::mapping::remove(name),
+            Self::Mapping { uuid } => super::mapping::remove(uuid),
         }
     }
 }

@@ -146,6 +146,11 @@ impl Loop {
     pub fn blank(dir: &Path, name: &str, mib: u64) -> Self {
         let file = dir.join(name);
         fs::File::create(&file).unwrap().set_len(mib << 20).unwrap();
+        Self::over(file)
+    }
+
+    /// Over a file that is there.
+    pub fn over(file: PathBuf) -> Self {
         let node = run("losetup", &["--find", "--show", &file.display().to_string()]);
         Self { node, file }
     }

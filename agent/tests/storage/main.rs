@@ -8,6 +8,7 @@ mod bench;
 mod cases;
 mod disks;
 mod handlers;
+mod layers;
 mod life;
 mod plain;
 mod volumes;

@@ -1,25 +1,44 @@
 //! What all drivers of disks do once they have the disk.
+//!
+//! ```text
+//!   disk -> its partition -> checked -> encrypted -> a new file system -> mounted
+//! ```
+//!
+//! Each is left out where the storage does not ask for it; what is checked is never written.
 
 use std::{path::Path, process::Command};
 
+use nix::mount::MsFlags;
+
 use super::{Result, Steps, Storage, StorageError, options};
-use crate::storage::{error::failed_to, mapping};
+use crate::storage::{error::failed_to, group, mapping};
 
 /// Without a journal and with few reserved blocks: the volume lives as long as its sandbox.
 const MKFS: &str = "mkfs.ext4";
 const MKFS_ARGUMENTS: [&str; 9] = ["-F", "-q", "-O", "^has_journal", "-m", "0", "-i", "163840", "-I"];
 const INODE_SIZE: &str = "128";
 
-/// Mounts the file system on `disk`, made and encrypted first where the storage asks for it.
+/// The file systems that have no other way to be mounted.
+const READ_ONLY: [&str; 2] = ["erofs", "squashfs"];
+
+/// Mounts the file system on `disk`.
 pub(super) fn place(storage: &Storage, disk: &Path, steps: &mut Steps) -> Result<()> {
     if storage.fstype.is_empty() {
         return Err(storage.invalid("has a disk and no file-system type"));
     }
-    let options = options(storage)?;
+    let mut options = options(storage)?;
+    let layer = group::layer(storage)?;
+    if layer.verity.is_some() || READ_ONLY.contains(&storage.fstype.as_str()) {
+        options.flags |= MsFlags::MS_RDONLY;
+    }
     let create = storage.driver_options.iter().any(|option| option == "create_filesystem");
-    let encrypted = match storage.driver_option("encryption_key") {
-        None => None,
-        Some("ephemeral") if create => Some(mapping::encrypt(disk, steps)?),
+    let read_only = options.flags.contains(MsFlags::MS_RDONLY);
+    if create && read_only {
+        return Err(storage.invalid("asks for a new file system that nothing can be written to"));
+    }
+    let encrypt = match storage.driver_option("encryption_key") {
+        None => false,
+        Some("ephemeral") if create => true,
         Some("ephemeral") => {
             return Err(storage
                 .invalid("has an ephemeral encryption key and no create_filesystem: nothing could be read"));
@@ -28,17 +47,24 @@ pub(super) fn place(storage: &Storage, disk: &Path, steps: &mut Steps) -> Result
             return Err(storage.invalid(format!("has encryption_key={other:?}; only \"ephemeral\" is known")));
         }
     };
-    let device = encrypted.as_deref().unwrap_or(disk);
+    if create && storage.fstype != "ext4" {
+        return Err(storage.invalid(format!("asks for a new {:?}; only ext4 can be made", storage.fstype)));
+    }
+    let mut device = disk.to_owned();
+    if let Some(number) = layer.partition {
+        device = mapping::linear::partition(&device, number, read_only, steps)?;
+    }
+    if let Some(verity) = layer.verity {
+        device = verity.check(&device, steps)?;
+    }
+    if encrypt {
+        device = mapping::crypt::encrypt(&device, steps)?;
+    }
     if create {
-        if storage.fstype != "ext4" {
-            return Err(
-                storage.invalid(format!("asks for a new {:?}; only ext4 can be made", storage.fstype))
-            );
-        }
-        make_file_system(device)?;
+        make_file_system(&device)?;
     }
     steps.directory(&storage.mount_point)?;
-    steps.mount_device(device, &storage.mount_point, &storage.fstype, &options)
+    steps.mount_device(&device, &storage.mount_point, &storage.fstype, &options)
 }
 
 fn make_file_system(device: &Path) -> Result<()> {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::{
     error::{Result, StorageError},
+    group::MULTI_LAYER,
     options::Options,
     request::Storage,
     steps::Steps,
@@ -19,8 +20,10 @@ mod blk;
 mod blk_ccw;
 mod disk;
 pub(super) mod ephemeral;
+mod erofs;
 mod local;
 mod mmioblk;
+mod multi_layer;
 mod nvdimm;
 mod overlayfs;
 mod plan9;
@@ -36,8 +39,10 @@ pub(super) enum Driver {
     #[cfg(target_arch = "s390x")]
     BlkCcw,
     Ephemeral,
+    Erofs,
     Local,
     MmioBlk,
+    MultiLayer,
     Nvdimm,
     Overlayfs,
     Plan9,
@@ -53,6 +58,8 @@ const DRIVERS: &[(&str, Driver)] = &[
     #[cfg(target_arch = "s390x")]
     ("blk-ccw", Driver::BlkCcw),
     ("ephemeral", Driver::Ephemeral),
+    ("erofs", Driver::Erofs),
+    (MULTI_LAYER, Driver::MultiLayer),
     ("local", Driver::Local),
     ("mmioblk", Driver::MmioBlk),
     ("nvdimm", Driver::Nvdimm),
@@ -82,10 +89,31 @@ impl Driver {
         matches!(self, Self::Ephemeral | Self::Local)
     }
 
-    /// Waits for the device, of those that have one.
-    pub(super) async fn find(self, storage: &Storage, hotplug: &Hotplug) -> Result<Option<Disk>> {
+    /// Whether what it mounts is on a disk. A layer of `erofs.multi-layer` is, as one of `blk`.
+    pub(super) fn is_disk(self) -> bool {
+        match self {
+            Self::Blk | Self::Erofs | Self::MmioBlk | Self::MultiLayer | Self::Nvdimm | Self::Scsi => true,
+            #[cfg(target_arch = "s390x")]
+            Self::BlkCcw => true,
+            _ => false,
+        }
+    }
+
+    /// Waits for the devices: that of the storage, or of each of its layers.
+    pub(super) async fn find(self, storage: &Storage, hotplug: &Hotplug) -> Result<Vec<Option<Disk>>> {
+        if storage.layers.is_empty() {
+            return Ok(vec![self.find_one(storage, hotplug).await?]);
+        }
+        let mut disks = Vec::with_capacity(storage.layers.len());
+        for layer in &storage.layers {
+            disks.push(Self::named(&layer.driver)?.find_one(layer, hotplug).await?);
+        }
+        Ok(disks)
+    }
+
+    async fn find_one(self, storage: &Storage, hotplug: &Hotplug) -> Result<Option<Disk>> {
         let disk = match self {
-            Self::Blk => blk::find(storage, hotplug).await?,
+            Self::Blk | Self::Erofs | Self::MultiLayer => blk::find(storage, hotplug).await?,
             #[cfg(target_arch = "s390x")]
             Self::BlkCcw => blk_ccw::find(storage, hotplug).await?,
             Self::MmioBlk => mmioblk::find(storage, hotplug).await?,
@@ -100,11 +128,13 @@ impl Driver {
     pub(super) fn place(
         self,
         storage: &Storage,
-        disk: Option<&Disk>,
+        disks: &[Option<Disk>],
         user: &str,
         steps: &mut Steps,
     ) -> Result<()> {
-        match (self, disk) {
+        match (self, disks.first().and_then(Option::as_ref)) {
+            (Self::MultiLayer, _) => multi_layer::place(storage, disks, steps),
+            (Self::Erofs, Some(disk)) => erofs::place(storage, &disk.node, steps),
             (_, Some(disk)) => disk::place(storage, &disk.node, steps),
             (Self::Bind, _) => bind::place(storage, steps),
             (Self::Ephemeral, _) => ephemeral::place(storage, steps),

@@ -24,7 +24,7 @@ PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_I
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
 TEST_PACKAGES  := apparmor conmon containerd dbus-daemon iproute2 iptables perl-base podman procps prometheus python3 runc systemd uidmap
 # File systems that storages are tested with, and the daemon that shares a directory with a VM.
-STORE_PACKAGES := btrfs-progs e2fsprogs qemu-system-common xfsprogs
+STORE_PACKAGES := btrfs-progs cryptsetup-bin e2fsprogs erofs-utils fdisk qemu-system-common xfsprogs
 BENCH_PACKAGES := crun iproute2 runc strace
 VSOCK_DAEMON   := vhost-device-vsock@0.3.0
 

@@ -79,24 +79,6 @@ impl Hotplug {
         });
         scans.await.map_err(at("write", "the SCSI hosts' scan files"))?
     }
-
-    /// The partition `number` of `disk`.
-    pub async fn partition(&self, disk: &Path, number: u32) -> Result<Disk> {
-        let name = disk.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let what = format!("partition {number} of {}", disk.display());
-        self.wait(&what, |roots| {
-            let directory = roots.sys.join("class/block").join(&name);
-            let found = names(&directory).into_iter().find(|part| {
-                let file = directory.join(part).join("partition");
-                fs::read_to_string(file).is_ok_and(|text| text.trim().parse() == Ok(number))
-            });
-            match found {
-                Some(part) => node(roots, &part),
-                None => Ok(Look::NotYet(format!("{name} has no such partition"))),
-            }
-        })
-        .await
-    }
 }
 
 fn below_virtio(function: &Path, roots: &Roots) -> Result<Look<Disk>> {

@@ -28,7 +28,7 @@ use super::{
     namespaces::own_pid_namespace,
     oom::Look,
     process::Process,
-    shared_mounts,
+    resctrl, shared_mounts,
     state::{Event, State},
     streams::Sockets,
 };
@@ -250,7 +250,8 @@ fn prepare(
     };
     let launch = cgroup.placement().map_err(Error::from).and_then(|placement| {
         let placement = Some(placement);
-        let resctrl = None;
+        let resctrl = resctrl::create(spec, id, bundle)?;
+        let resctrl = resctrl.as_ref();
         let request = ContainerRequest { id, spec, bundle, stdio, join, placement, resctrl, sync };
         Ok(compile::container(request)?)
     });

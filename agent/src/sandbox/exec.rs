@@ -9,6 +9,7 @@ use super::{
     container::{Container, validate_id},
     launch::TheirEnds,
     process::Process,
+    resctrl,
     state::State,
 };
 use crate::device::environment;
@@ -73,11 +74,14 @@ impl Core {
         };
         let TheirEnds { stdio, sync, mut sockets } = self.outfit(container, process, sockets)?;
         let spec = std::sync::Arc::clone(&container.spec);
+        let bundle = self.journal.bundle(&container.id);
         let launch = blocking(move || {
             let placement = Some(cgroup.placement()?);
+            let resctrl = resctrl::of(&spec, &bundle)?;
+            let resctrl = resctrl.as_ref();
             let init = init.as_fd();
             let (process, spec) = (&wanted, &*spec);
-            let request = compile::ExecRequest { process, spec, init, stdio, placement, resctrl: None, sync };
+            let request = compile::ExecRequest { process, spec, init, stdio, placement, resctrl, sync };
             compile::exec(request).map_err(Error::from)
         })
         .await?;

@@ -55,6 +55,7 @@ mod pause;
 mod process;
 mod recover;
 mod remove;
+mod resctrl;
 mod resources;
 #[cfg(feature = "cdh")]
 mod secrets;

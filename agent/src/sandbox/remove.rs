@@ -22,7 +22,8 @@ use rustjail::cgroup::Cgroup;
 use tokio::io::Interest;
 
 use super::{
-    Core, Error, Result, blocking, container::Container, error::failed_to, process::Process, state::Event,
+    Core, Error, Result, blocking, container::Container, error::failed_to, process::Process, resctrl,
+    state::Event,
 };
 use crate::reactor::register;
 
@@ -155,6 +156,7 @@ fn remove_bundle(bundle: PathBuf) -> Result<()> {
     #[cfg(feature = "cdh")]
     super::secrets::let_go_of_image(&bundle)
         .map_err(failed_to(|| format!("unmount the image in {}", bundle.display())))?;
+    resctrl::delete(&bundle)?;
     match fs::remove_dir_all(&bundle) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(failed_to(|| format!("remove the bundle {}", bundle.display()))(error))

@@ -10,7 +10,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{edits::Edits, names::Wanted};
+use super::{edits::Edits, names::Wanted, yaml};
 use crate::{
     device::{DeviceError, Result},
     hotplug::Look,
@@ -108,21 +108,26 @@ fn read_all(directories: &[PathBuf]) -> (Vec<Found>, Vec<String>) {
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort_unstable();
         for path in paths {
-            match path.extension().and_then(|extension| extension.to_str()) {
-                Some("json") => match read(&path) {
-                    Ok(document) => found.push(Found { path, rank, document }),
-                    Err(error) => problems.push(format!("{}: {error}", path.display())),
-                },
-                Some("yaml" | "yml") => {
-                    problems.push(format!("{}: only JSON is read; have it written as that", path.display()));
-                }
-                _ => {}
+            let read = match path.extension().and_then(|extension| extension.to_str()) {
+                Some("json") => read_json(&path),
+                Some("yaml" | "yml") => read_yaml(&path),
+                _ => continue,
+            };
+            match read {
+                Ok(document) => found.push(Found { path, rank, document }),
+                Err(error) => problems.push(format!("{}: {error}", path.display())),
             }
         }
     }
     (found, problems)
 }
 
-fn read(path: &Path) -> io::Result<Document> {
+fn read_json(path: &Path) -> io::Result<Document> {
     Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+/// By way of JSON, so that what a document may have is compiled once.
+fn read_yaml(path: &Path) -> io::Result<Document> {
+    let value = yaml::read(&fs::read_to_string(path)?).map_err(io::Error::other)?;
+    Ok(serde_json::from_slice(&serde_json::to_vec(&value)?)?)
 }

@@ -9,9 +9,10 @@ use std::{
 };
 
 use oci_spec::runtime::{
-    Hook, Linux, LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, Mount, Process, Spec, User,
+    Hook, Linux, LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType, LinuxIntelRdt, LinuxNetDevice, Mount,
+    Process, Spec, User,
 };
-use serde::{Deserialize, de::IgnoredAny};
+use serde::Deserialize;
 
 use crate::device::{DeviceError, Result};
 
@@ -24,8 +25,8 @@ pub(super) struct Edits {
     mounts: Vec<Bind>,
     hooks: Vec<NamedHook>,
     additional_gids: Vec<u32>,
-    intel_rdt: Option<IgnoredAny>,
-    net_devices: Option<Vec<IgnoredAny>>,
+    intel_rdt: Option<LinuxIntelRdt>,
+    net_devices: Vec<NetDevice>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -55,6 +56,13 @@ struct Bind {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
+struct NetDevice {
+    host_interface_name: String,
+    name: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct NamedHook {
     hook_name: String,
     #[serde(flatten)]
@@ -75,10 +83,6 @@ fn invalid(what: impl std::fmt::Debug, problem: &str) -> DeviceError {
 
 impl Edits {
     fn apply(&self, spec: &mut Spec) -> Result<()> {
-        if self.intel_rdt.is_some() || self.net_devices.as_ref().is_some_and(|devices| !devices.is_empty()) {
-            let problem = "asks for intelRdt or netDevices, which a container of this agent cannot be given";
-            return Err(invalid("containerEdits", problem));
-        }
         let Some(process) = spec.process_mut() else {
             return Err(invalid("containerEdits", "are for a configuration that has no process"));
         };
@@ -86,6 +90,10 @@ impl Edits {
         let user = process.user().clone();
         let mut linux = spec.linux().clone().unwrap_or_default();
         self.add_nodes(&mut linux, &user)?;
+        self.add_net_devices(&mut linux)?;
+        if self.intel_rdt.is_some() {
+            linux.set_intel_rdt(self.intel_rdt.clone());
+        }
         spec.set_linux(Some(linux));
         self.add_mounts(spec);
         self.add_hooks(spec)
@@ -126,6 +134,27 @@ impl Edits {
         }
         resources.set_devices(Some(rules));
         linux.set_devices(Some(nodes)).set_resources(Some(resources));
+        Ok(())
+    }
+
+    /// Two descriptions may not give one interface two names, or two interfaces one.
+    fn add_net_devices(&self, linux: &mut Linux) -> Result<()> {
+        if self.net_devices.is_empty() {
+            return Ok(());
+        }
+        let mut all = linux.net_devices().clone().unwrap_or_default();
+        for NetDevice { host_interface_name: interface, name } in &self.net_devices {
+            let taken = |(other, device): (&String, &LinuxNetDevice)| {
+                (other == interface) != (device.name().as_deref().unwrap_or(other) == name)
+            };
+            if interface.is_empty() || name.is_empty() || all.iter().any(taken) {
+                return Err(invalid(interface, "has no name for a network device that is its own"));
+            }
+            let mut device = LinuxNetDevice::default();
+            device.set_name(Some(name.clone()));
+            all.insert(interface.clone(), device);
+        }
+        linux.set_net_devices(Some(all));
         Ok(())
     }
 

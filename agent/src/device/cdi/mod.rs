@@ -29,6 +29,7 @@ use crate::{
 mod document;
 mod edits;
 mod names;
+mod yaml;
 
 use edits::Edits;
 use names::Wanted;

@@ -123,6 +123,44 @@ async fn the_later_directory_counts_and_two_files_of_one_do_not() {
     assert!(text.contains("v.com/gpu=0 is described twice"), "{text}");
 }
 
+/// As a vendor's tool writes it.
+const YAML: &str = r#"---
+cdiVersion: 1.1.0
+kind: v.com/nic
+devices:
+- name: "0"
+  containerEdits:
+    netDevices:
+    - hostInterfaceName: eth1
+      name: fast0
+    intelRdt:
+      closID: guaranteed
+      schemata:
+      - "L3:0=ff"
+      enableMonitoring: true
+    env: [NIC=0]
+"#;
+
+#[tokio::test]
+async fn a_description_in_yaml_means_the_same_and_can_give_interfaces_and_caches() {
+    let place = Place::new("yaml");
+    fs::create_dir_all(place.root.join("run/cdi")).unwrap();
+    fs::write(place.root.join("run/cdi/nic.yaml"), YAML).unwrap();
+    let mut spec = spec("v.com/nic=0");
+    place.registry.inject(&mut spec).await.unwrap();
+    let spec = serde_json::to_value(&spec).unwrap();
+    assert_eq!(spec["linux"]["netDevices"], json!({ "eth1": { "name": "fast0" } }));
+    let caches = json!({ "closID": "guaranteed", "schemata": ["L3:0=ff"], "enableMonitoring": true });
+    assert_eq!(spec["linux"]["intelRdt"], caches);
+    assert!(spec["process"]["env"].as_array().unwrap().contains(&json!("NIC=0")));
+
+    // One in JSON of the same directory is no better than one in YAML.
+    let device = json!({ "name": "0", "containerEdits": {} });
+    place.write("run/cdi/nic.json", &json!({ "kind": "v.com/nic", "devices": [device] }));
+    let mut twice = self::spec("v.com/nic=0");
+    assert!(place.refusal(&mut twice).await.contains("described twice"));
+}
+
 #[tokio::test]
 async fn every_device_of_a_kind_can_be_asked_for() {
     let place = Place::new("every");
@@ -168,13 +206,13 @@ async fn a_deadline_tells_what_is_missing_and_what_could_not_be_read() {
     place.registry.patience = Duration::from_millis(50);
     place.write("etc/cdi/gpu.json", &gpu("guest"));
     fs::write(place.root.join("etc/cdi/half.json"), "{").unwrap();
-    fs::write(place.root.join("etc/cdi/driver.yaml"), "kind: v.com/net").unwrap();
+    fs::write(place.root.join("etc/cdi/driver.yaml"), "kind: &v v.com/net").unwrap();
     let text = place.refusal(&mut spec("v.com/gpu=0,v.com/net=a")).await;
     for part in [
         "the description of v.com/gpu=0, v.com/net=a",
         "describes v.com/net=a",
         "half.json: EOF",
-        "only JSON",
+        "driver.yaml: line 1",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
@@ -184,7 +222,11 @@ async fn a_deadline_tells_what_is_missing_and_what_could_not_be_read() {
 async fn what_a_container_cannot_be_given_is_refused() {
     let place = Place::new("refused");
     for (edits, expected) in [
-        (json!({ "intelRdt": { "closID": "x" } }), "intelRdt or netDevices"),
+        (
+            json!({ "netDevices": [
+                { "hostInterfaceName": "eth1", "name": "a" }, { "hostInterfaceName": "eth2", "name": "a" } ] }),
+            "no name for a network device",
+        ),
         (
             json!({ "hooks": [{ "hookName": "later", "path": "/x" }] }),
             "\"later\" of a CDI description is no time",

@@ -17,9 +17,11 @@ AGENT    = $(RELEASE)/berth-agent
 CTL      = $(RELEASE)/berthctl
 RUSTJAIL = $(RELEASE)/rustjail
 IMAGE   := $(abspath build/image)
+# The same of Debian's general kernel, for tests of what the one for VMs has no driver for.
+GENERIC := $(abspath build/image-generic)
 
 # What the tests, the benches and berthctl find the built parts by.
-PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE)
+PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE) BERTH_GENERIC_IMAGE_DIR=$(GENERIC)
 
 VM_PACKAGES    := binutils busybox-static cpio kmod lz4 qemu-system-x86 xz-utils zstd
 TEST_PACKAGES  := apparmor conmon containerd dbus-daemon iproute2 iptables perl-base podman procps prometheus python3 runc systemd uidmap
@@ -77,6 +79,12 @@ $(IMAGE)/vmlinux: image/kernel.sh image/modules.list
 $(IMAGE)/initrd.cpio: image/initrd.sh $(IMAGE)/vmlinux $(AGENT)
 	@image/initrd.sh $(IMAGE) $(AGENT)
 
+$(GENERIC)/vmlinux: image/kernel.sh image/modules.list
+	@KERNEL_PACKAGE=linux-image-$$(dpkg --print-architecture) image/kernel.sh $(GENERIC)
+
+$(GENERIC)/initrd.cpio: image/initrd.sh $(GENERIC)/vmlinux $(AGENT)
+	@image/initrd.sh $(GENERIC) $(AGENT)
+
 $(IMAGE)/bundle/busybox/config.json: image/bundle.sh image/config.json
 	@image/bundle.sh $(IMAGE)
 
@@ -85,7 +93,7 @@ run: setup build image ## boot a VM and run one container in it
 	@$(PARTS) $(CTL) run --bundle $(IMAGE)/bundle/busybox -- /bin/sh -c '$(GREETING)'
 
 .PHONY: test
-test: setup build image ## run every test, those in real VMs too
+test: setup build image $(GENERIC)/initrd.cpio ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace --no-fail-fast
 	@cargo test --package berth-agent --features cdh,initdata,policy --lib --test policy --test trust

@@ -1,6 +1,9 @@
 //! A real VM whose PID 1 is the agent under test, reached over vsock.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use berthctl::{
     Agent,
@@ -39,11 +42,24 @@ impl Vm {
         Self::boot_machine(append, rootfs, &[], room).await
     }
 
+    /// The same of Debian's general kernel, which has drivers that the one for VMs lacks. `BERTH_GENERIC_IMAGE_DIR`
+    /// names its image, or it is where `make test` puts it.
+    pub async fn boot_generic(append: &[&str], rootfs: &Rootfs, room: Room) -> Self {
+        let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("build/image-generic");
+        let image = std::env::var_os("BERTH_GENERIC_IMAGE_DIR").map_or_else(default, PathBuf::from);
+        Self::boot_image(&image, append, rootfs, &[], room).await
+    }
+
     async fn boot_machine(append: &[&str], rootfs: &Rootfs, network: &[Nic], room: Room) -> Self {
+        Self::boot_image(&image::directory(), append, rootfs, network, room).await
+    }
+
+    async fn boot_image(image: &Path, append: &[&str], rootfs: &Rootfs, network: &[Nic], room: Room) -> Self {
         let dir = WorkDir::new().expect("a directory for the VM");
-        let initrd = image::locate(None, "initrd.cpio", "initrd").expect("an initrd");
+        let part = |name: &str, what| image::locate(Some(&image.join(name)), name, what);
+        let initrd = part("initrd.cpio", "initrd").expect("an initrd");
         let machine = Machine {
-            kernel: image::locate(None, "vmlinux", "kernel").expect("a kernel"),
+            kernel: part("vmlinux", "kernel").expect("a kernel"),
             initrd: image::with_bundle(&initrd, rootfs.path(), "test", &dir).expect("pack the rootfs"),
             memory: 512,
             cpus: 2,

@@ -97,6 +97,7 @@ test: setup build image $(GENERIC)/initrd.cpio ## run every test, those in real 
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace --no-fail-fast
 	@cargo test --package berth-agent --features cdh,initdata,policy --lib --test policy --test trust
+	@cargo test --package berth-agent --features image-pull --lib --test image
 
 SOAK_CONTAINERS ?= 10000
 .PHONY: soak

@@ -92,6 +92,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         raw: Rc::clone(&raw),
         hotplug: Rc::clone(&hotplug),
         cdi: cdi::Registry::new(config.cdi_timeout, config.visible_cdi_devices),
+        image_patience: config.image_pull_timeout,
         state_dir,
         pipe_size: (config.container_pipe_size > 0).then_some(config.container_pipe_size),
         log: log.clone(),

@@ -236,10 +236,9 @@ pub const SETTINGS: &[Setting] = &[
         "agent.image_pull_timeout",
         "image_pull_timeout",
         ("seconds", "1200"),
-        "how long the confidential data hub may take to pull an image",
+        "how long one image may take to come (builds with the feature `cdh` or `image-pull`)",
         |config, text| set(&mut config.image_pull_timeout, seconds(text)),
-    )
-    .effect(DATA_HUB),
+    ),
     setting(
         "agent.secure_storage_integrity",
         "secure_storage_integrity",

@@ -8,6 +8,8 @@ use std::io;
 use nix::errno::Errno;
 
 use super::reply::{Code, Status};
+#[cfg(feature = "image-pull")]
+use crate::storage::ImageError;
 use crate::{
     copy, device::DeviceError, guest, hotplug::HotplugError, network, oci, sandbox::Error,
     storage::StorageError, supervisor::LaunchError, swap,
@@ -151,9 +153,29 @@ fn storage_code(error: &StorageError) -> Code {
         StorageError::Driver { .. } | StorageError::Program { .. } => Code::Internal,
         StorageError::Invalid { .. } => Code::InvalidArgument,
         StorageError::Unusable { .. } => Code::FailedPrecondition,
+        StorageError::Feature { .. } => Code::Unimplemented,
+        #[cfg(feature = "image-pull")]
+        StorageError::Image(error) => image_code(error),
         StorageError::Conflict { .. } => Code::AlreadyExists,
         StorageError::Device(error) => hotplug_code(error),
         StorageError::Io { source, .. } => system_code(source),
+    }
+}
+
+#[cfg(feature = "image-pull")]
+fn image_code(error: &ImageError) -> Code {
+    match error {
+        ImageError::Layout { .. }
+        | ImageError::Size { .. }
+        | ImageError::Digest { .. }
+        | ImageError::Entry { .. }
+        | ImageError::User { .. } => Code::FailedPrecondition,
+        ImageError::Full { .. } => Code::ResourceExhausted,
+        ImageError::Late { .. } => Code::DeadlineExceeded,
+        ImageError::Archive { .. } | ImageError::Io { .. } => match error.source_error() {
+            Some(source) => system_code(source),
+            None => Code::FailedPrecondition,
+        },
     }
 }
 

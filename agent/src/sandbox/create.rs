@@ -114,6 +114,8 @@ impl Core {
             self.pull_images(container, storages).await?
         };
         self.storages.acquire(&container.id, storages).await?;
+        #[cfg(feature = "image-pull")]
+        self.storages.complete(spec);
         #[cfg(feature = "cdh")]
         return self.unseal(container, spec).await;
         #[cfg(not(feature = "cdh"))]

@@ -12,6 +12,7 @@ use std::{
     os::fd::OwnedFd,
     path::PathBuf,
     rc::Rc,
+    time::Duration,
 };
 
 use oci_spec::runtime::{LinuxResources, Process, Spec};
@@ -180,6 +181,8 @@ pub struct Parts {
     pub hotplug: Rc<Hotplug>,
     /// Describes devices that containers name.
     pub cdi: cdi::Registry,
+    /// How long an image may take to be unpacked (feature `image-pull`).
+    pub image_patience: Duration,
     /// Where the journal and the containers' own files are.
     pub state_dir: PathBuf,
     /// The size of output pipes; `None` leaves the kernel's.
@@ -279,6 +282,8 @@ impl Sandbox {
     pub fn new(parts: Parts) -> Result<Self> {
         #[cfg(feature = "cdh")]
         let hub = parts.hub;
+        #[cfg(feature = "image-pull")]
+        let image_patience = parts.image_patience;
         let Parts { supervisor, raw, hotplug, cdi, state_dir, pipe_size, log, mem_agent, named, .. } = parts;
         let journal = Journal::open(&state_dir)
             .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
@@ -288,6 +293,8 @@ impl Sandbox {
             Hierarchies::default()
         });
         let storages = Storages::new(Rc::clone(&hotplug), &state_dir, log.clone())?;
+        #[cfg(feature = "image-pull")]
+        storages.set_image_patience(image_patience);
         let core = Core {
             log,
             named,

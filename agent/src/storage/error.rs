@@ -16,6 +16,14 @@ pub enum StorageError {
         /// Those there are.
         known: String,
     },
+    /// A driver that another build of the agent has.
+    #[error("the storage driver {driver:?} is not in this agent: build it with the feature {feature:?}")]
+    Feature {
+        /// As the request has it.
+        driver: &'static str,
+        /// What cargo knows it by.
+        feature: &'static str,
+    },
     /// The request cannot be met in any state of the guest.
     #[error("the storage for {} {problem}", mount_point.display())]
     Invalid {
@@ -43,6 +51,10 @@ pub enum StorageError {
         /// What is wrong with it.
         problem: Box<ContentError>,
     },
+    /// Its image cannot be unpacked.
+    #[cfg(feature = "image-pull")]
+    #[error(transparent)]
+    Image(#[from] super::image::ImageError),
     /// A program did not do its work.
     #[error("{program} {}: {status}: {output}", path.display())]
     Program {

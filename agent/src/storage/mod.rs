@@ -32,9 +32,13 @@ mod fs_group;
 pub mod gpt;
 mod group;
 mod layer;
+#[cfg(feature = "image-pull")]
+mod image;
 mod mapping;
 mod options;
 mod place;
+#[cfg(feature = "image-pull")]
+mod pull;
 mod request;
 mod steps;
 mod undo;
@@ -42,6 +46,8 @@ pub mod volume;
 
 pub use drivers::names as driver_names;
 pub use error::StorageError;
+#[cfg(feature = "image-pull")]
+pub use image::ImageError;
 pub use request::{FsGroup, Storage};
 
 use drivers::{Driver, ephemeral, watchable};
@@ -84,6 +90,10 @@ pub struct Storages {
     /// Where the records are.
     records: PathBuf,
     table: RefCell<BTreeMap<PathBuf, Rc<Entry>>>,
+    #[cfg(feature = "image-pull")]
+    images: image::Images,
+    #[cfg(feature = "image-pull")]
+    image_patience: Cell<std::time::Duration>,
     last_sequence: Cell<u64>,
 }
 
@@ -98,6 +108,10 @@ impl Storages {
             state_dir: state_dir.to_owned(),
             records,
             table: RefCell::default(),
+            #[cfg(feature = "image-pull")]
+            images: image::Images::new(pull::beside(state_dir)),
+            #[cfg(feature = "image-pull")]
+            image_patience: Cell::new(pull::PATIENCE),
             last_sequence: Cell::new(0),
         })
     }
@@ -189,6 +203,8 @@ impl Storages {
                 self.follow(entry, driver);
             }
             Err(_) if steps.record.undo.is_empty() => {
+                #[cfg(feature = "image-pull")]
+                self.give_image_back(&steps).await;
                 self.table.borrow_mut().remove(&storage.mount_point);
             }
             // Kept, so that a release tries again what could not be undone.
@@ -199,6 +215,8 @@ impl Storages {
 
     async fn mount(&self, steps: &mut Steps, user: &str, driver: Driver, storage: &Storage) -> Result<()> {
         let disks = driver.find(storage, &self.hotplug).await?;
+        #[cfg(feature = "image-pull")]
+        self.take_image(steps, driver, storage).await?;
         let (mut own, storage, user, log) =
             (steps.clone(), storage.clone(), user.to_owned(), self.log.clone());
         let (own, outcome) = blocking(move || {
@@ -281,6 +299,8 @@ impl Storages {
         .await?;
         match outcome {
             Ok(()) => {
+                #[cfg(feature = "image-pull")]
+                self.give_image_back(&steps).await;
                 self.table.borrow_mut().remove(path);
                 slog::info!(self.log, "storage unmounted"; "mount_point" => %path.display());
                 Ok(())
@@ -325,6 +345,8 @@ impl Storages {
                 false => half_made.push((mount_point, entry)),
             }
         }
+        #[cfg(feature = "image-pull")]
+        self.recover_images().await?;
         for (mount_point, entry) in half_made {
             // Told in the log, and tried again with the next release.
             let _told = self.release_one(&mount_point, &entry, SANDBOX, true).await;

@@ -12,10 +12,12 @@ use std::{
 };
 
 use nix::{
+    NixPath,
     dir::Dir,
     errno::Errno,
-    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2},
     sys::stat::Mode,
+    unistd::{UnlinkatFlags, unlinkat},
 };
 
 /// The guest's own, with all below.
@@ -96,6 +98,20 @@ pub(super) fn names(directory: &impl AsFd) -> io::Result<Vec<CString>> {
         }
     }
     Ok(names)
+}
+
+/// Takes away `name` from the directory `from`, with all that is in it. No link is followed.
+pub(super) fn remove<P: NixPath + ?Sized>(from: &OwnedFd, name: &P) -> io::Result<()> {
+    match unlinkat(from, name, UnlinkatFlags::NoRemoveDir) {
+        Err(Errno::EISDIR) => {
+            let path = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            let inner = openat(from, name, path, Mode::empty())?;
+            names(&inner)?.iter().try_for_each(|name| remove(&inner, name.as_c_str()))?;
+            Ok(unlinkat(from, name, UnlinkatFlags::RemoveDir)?)
+        }
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Whether something is mounted exactly at `path`, and of what type and from what source.

@@ -45,6 +45,10 @@ pub(super) struct Record {
     /// All steps were taken.
     pub(super) ready: bool,
     pub(super) undo: Vec<Undo>,
+    /// The image that was unpacked for it.
+    #[cfg(feature = "image-pull")]
+    #[serde(default)]
+    pub(super) image: Option<super::image::Used>,
 }
 
 /// A record and the file it is kept in.
@@ -68,6 +72,8 @@ impl Steps {
             users: [user.to_owned()].into(),
             ready: false,
             undo: Vec::new(),
+            #[cfg(feature = "image-pull")]
+            image: None,
         };
         Self { record, file: directory.join(format!("{sequence}.json")) }
     }

@@ -122,14 +122,23 @@ impl Host {
         run: Run<'_>,
         change: impl FnOnce(&mut oci::Spec),
     ) -> ttrpc::Result<()> {
+        self.create_asking(id, run, |request| change(request.OCI.as_mut().unwrap())).await
+    }
+
+    /// Creates a container by a request that `change` has been at.
+    pub async fn create_asking(
+        &self,
+        id: &str,
+        run: Run<'_>,
+        change: impl FnOnce(&mut CreateContainerRequest),
+    ) -> ttrpc::Result<()> {
         let mut request = CreateContainerRequest::new();
         request.container_id = id.to_owned();
         request.exec_id = id.to_owned();
         request.sandbox_pidns = run.pidns;
         [request.stdin_port, request.stdout_port, request.stderr_port] = run.ports;
-        let mut spec = spec(run, &self.cgroup_of(id));
-        change(&mut spec);
-        request.OCI = Some(spec).into();
+        request.OCI = Some(spec(run, &self.cgroup_of(id))).into();
+        change(&mut request);
         self.client.create_container(soon(), &request).await.map(drop)
     }
 

@@ -21,6 +21,8 @@ mod blk_ccw;
 mod disk;
 pub(super) mod ephemeral;
 mod erofs;
+#[cfg(feature = "image-pull")]
+pub(super) mod image_guest_pull;
 mod local;
 mod mmioblk;
 mod multi_layer;
@@ -40,6 +42,8 @@ pub(super) enum Driver {
     BlkCcw,
     Ephemeral,
     Erofs,
+    #[cfg(feature = "image-pull")]
+    ImageGuestPull,
     Local,
     MmioBlk,
     MultiLayer,
@@ -51,6 +55,8 @@ pub(super) enum Driver {
     Watchable,
 }
 
+const IMAGE_GUEST_PULL: &str = "image_guest_pull";
+
 const DRIVERS: &[(&str, Driver)] = &[
     ("9p", Driver::Plan9),
     ("bind", Driver::Bind),
@@ -60,6 +66,8 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("ephemeral", Driver::Ephemeral),
     ("erofs", Driver::Erofs),
     (MULTI_LAYER, Driver::MultiLayer),
+    #[cfg(feature = "image-pull")]
+    (IMAGE_GUEST_PULL, Driver::ImageGuestPull),
     ("local", Driver::Local),
     ("mmioblk", Driver::MmioBlk),
     ("nvdimm", Driver::Nvdimm),
@@ -77,9 +85,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 impl Driver {
     pub(super) fn named(name: &str) -> Result<Self> {
         let found = DRIVERS.iter().find(|(known, _)| *known == name);
-        found.map(|(_, driver)| *driver).ok_or_else(|| StorageError::Driver {
-            driver: name.to_owned(),
-            known: names().collect::<Vec<_>>().join(", "),
+        found.map(|(_, driver)| *driver).ok_or_else(|| match name {
+            IMAGE_GUEST_PULL => StorageError::Feature { driver: IMAGE_GUEST_PULL, feature: "image-pull" },
+            _ => StorageError::Driver {
+                driver: name.to_owned(),
+                known: names().collect::<Vec<_>>().join(", "),
+            },
         })
     }
 
@@ -138,6 +149,8 @@ impl Driver {
             (_, Some(disk)) => disk::place(storage, &disk.node, steps),
             (Self::Bind, _) => bind::place(storage, steps),
             (Self::Ephemeral, _) => ephemeral::place(storage, steps),
+            #[cfg(feature = "image-pull")]
+            (Self::ImageGuestPull, _) => image_guest_pull::place(storage, steps),
             (Self::Local, _) => local::place(storage, steps),
             (Self::Overlayfs, _) => overlayfs::place(storage, user, steps),
             (Self::Plan9, _) => plan9::place(storage, steps),

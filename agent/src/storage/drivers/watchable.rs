@@ -186,7 +186,7 @@ fn copy_directory(from: &OwnedFd, to: &OwnedFd) -> io::Result<()> {
         renameat(to, FRESH, to, name.as_c_str())?;
     }
     for name in place::names(to)?.iter().filter(|name| !names.contains(name)) {
-        remove(to, name)?;
+        place::remove(to, name.as_c_str())?;
     }
     Ok(())
 }
@@ -216,19 +216,6 @@ fn dress(copy: &impl AsFd, original: &FileStat) -> io::Result<()> {
         TimeSpec::new(original.st_mtime, original.st_mtime_nsec),
     );
     Ok(futimens(copy, &read, &written)?)
-}
-
-fn remove(from: &OwnedFd, name: &CStr) -> io::Result<()> {
-    match unlinkat(from, name, UnlinkatFlags::NoRemoveDir) {
-        Err(Errno::EISDIR) => {
-            let path = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let inner = openat(from, name, path, Mode::empty())?;
-            place::names(&inner)?.iter().try_for_each(|name| remove(&inner, name))?;
-            Ok(unlinkat(from, name, UnlinkatFlags::RemoveDir)?)
-        }
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
 }
 
 #[cfg(test)]

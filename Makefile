@@ -96,8 +96,8 @@ run: setup build image ## boot a VM and run one container in it
 test: setup build image $(GENERIC)/initrd.cpio ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace --no-fail-fast
-	@cargo test --package berth-agent --features cdh,initdata,policy --lib --test policy --test trust
-	@cargo test --package berth-agent --features image-pull --lib --test image
+	@cargo test --package berth-agent --features cdh,image-pull,initdata,policy,tracing --lib \
+	  --test image --test policy --test tracing --test trust
 
 SOAK_CONTAINERS ?= 10000
 .PHONY: soak

@@ -19,6 +19,8 @@ use slog::Logger;
 use tokio::{runtime::Builder, sync::mpsc, task::LocalSet};
 use vsock::{VMADDR_CID_HOST, VsockAddr, VsockStream};
 
+#[cfg(feature = "tracing")]
+use crate::observe::tracing::{self, Tracer};
 use crate::{
     address::Address,
     config::Config,
@@ -123,7 +125,10 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
     };
     let rules = rules(&config, pid1, generation, &log).await?;
     let about = About { pid1, generation, log: logs.clone() };
-    let agent = Rc::new(Agent::new(sandbox, about, end).with_rules(rules));
+    let agent = Agent::new(sandbox, about, end).with_rules(rules);
+    #[cfg(feature = "tracing")]
+    let agent = agent.with_tracer(tracer(&config, &log)?);
+    let agent = Rc::new(agent);
     let options = Options { any_cid: config.any_cid, ..Options::default() };
     let server = Rc::new(Server::new(agent, options, log.clone()));
     let parts = Served { server, raw, readers, any_cid: config.any_cid, log: log.clone() };
@@ -207,6 +212,13 @@ async fn settle_initdata(kept: PathBuf, pid1: bool, generation: u32, log: Logger
     };
     slog::error!(told, "nothing is served"; "error" => &problem);
     Some(problem.into())
+}
+
+/// Where spans go, if any are made.
+#[cfg(feature = "tracing")]
+fn tracer(config: &Config, log: &Logger) -> io::Result<Option<Tracer>> {
+    let start = || Tracer::start(tracing::place(&config.server_address), log.clone());
+    config.tracing.then(start).transpose()
 }
 
 /// Whether the guest's memory is hidden from its host: AMD SEV-SNP, Intel TDX or IBM Secure Execution.

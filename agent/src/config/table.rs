@@ -127,11 +127,11 @@ pub const SETTINGS: &[Setting] = &[
         "agent.trace",
         "tracing",
         SWITCH,
-        "send a span for each call to the host's vsock port 10240, below the caller's `traceparent`",
+        "send a span for each call to the host's vsock port 10240, below the caller's `traceparent`; with a Unix socket, to that socket's name and `.trace`",
         |config, text| set(&mut config.tracing, switch(text)),
     )
     .variable("KATA_AGENT_TRACING")
-    .effect(Effect::No("no spans are sent yet")),
+    .effect(Effect::Feature("tracing")),
     setting(
         "agent.passfd_listener_port",
         "passfd_listener_port",

@@ -11,3 +11,5 @@ pub mod procfs;
 pub mod readers;
 pub mod record;
 pub mod sink;
+#[cfg(feature = "tracing")]
+pub mod tracing;

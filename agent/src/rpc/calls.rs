@@ -37,7 +37,14 @@ impl Calls {
     /// A call of `method` begins.
     pub(super) fn begin(self: &Rc<Self>, method: &'static str) -> Ticket {
         self.0.borrow_mut().entry(method).or_default().running += 1;
-        Ticket { calls: Rc::clone(self), method, start: Instant::now(), error: Some(ABANDONED) }
+        Ticket {
+            calls: Rc::clone(self),
+            method,
+            start: Instant::now(),
+            error: Some(ABANDONED),
+            #[cfg(feature = "tracing")]
+            span: None,
+        }
     }
 
     /// What has been counted.
@@ -74,6 +81,9 @@ pub(super) struct Ticket {
     method: &'static str,
     start: Instant,
     error: Option<&'static str>,
+    /// Told of when the call is over.
+    #[cfg(feature = "tracing")]
+    pub(super) span: Option<crate::observe::tracing::Span>,
 }
 
 impl Ticket {
@@ -104,6 +114,10 @@ impl Drop for Ticket {
         }
         if let Some(error) = self.error {
             *tally.errors.entry(error).or_default() += 1;
+        }
+        #[cfg(feature = "tracing")]
+        if let Some(span) = self.span.take() {
+            span.end(self.error);
         }
     }
 }

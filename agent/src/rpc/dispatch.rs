@@ -112,6 +112,8 @@ pub struct Agent {
     calls: Rc<Calls>,
     scrapes: Cell<u64>,
     pub(super) rules: Rules,
+    #[cfg(feature = "tracing")]
+    tracer: Option<crate::observe::tracing::Tracer>,
 }
 
 impl Agent {
@@ -128,6 +130,8 @@ impl Agent {
             calls: Rc::default(),
             scrapes: Cell::new(0),
             rules: Rules::default(),
+            #[cfg(feature = "tracing")]
+            tracer: None,
         }
     }
 
@@ -136,12 +140,20 @@ impl Agent {
         Self { rules, ..self }
     }
 
+    /// The same, with a span for each call if there is somewhere to send them.
+    #[cfg(feature = "tracing")]
+    pub fn with_tracer(self, tracer: Option<crate::observe::tracing::Tracer>) -> Self {
+        Self { tracer, ..self }
+    }
+
     /// Everything the worker counts.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.scrapes.set(self.scrapes.get() + 1);
         let roles = Roles {
             worker_restarts: self.about.generation.into(),
             log_lines_dropped: self.about.log.lost(),
+            #[cfg(feature = "tracing")]
+            spans_dropped: self.tracer.as_ref().map(crate::observe::tracing::Tracer::dropped),
             ..self.sandbox.roles()
         };
         let (census, calls) = (self.sandbox.census(), self.calls.told());
@@ -149,9 +161,14 @@ impl Agent {
     }
 
     /// Has the method's handler answer, and counts how that goes.
-    fn counted(&self, method: &'static Method, body: &[u8]) -> Result<Outcome, Status> {
+    fn counted(&self, method: &'static Method, request: &Request<'_>) -> Result<Outcome, Status> {
         let mut ticket = self.calls.begin(method.name);
-        let outcome = (method.handler)(self, method, body);
+        #[cfg(feature = "tracing")]
+        {
+            let tracer = self.tracer.as_ref();
+            ticket.span = tracer.and_then(|tracer| super::span::begin(tracer, method.name, request));
+        }
+        let outcome = (method.handler)(self, method, request.payload);
         match outcome {
             Ok(Outcome::Later(running)) => {
                 let work = ticket.follow(running.work);
@@ -221,13 +238,13 @@ impl Service for Agent {
         let gate = if request.service == "grpc.Health" { None } else { self.rules.gate(request) };
         match gate {
             Some(gate) => Ok(Outcome::Gated(gate)),
-            None => self.counted(method, request.payload),
+            None => self.counted(method, request),
         }
     }
 
     fn permitted(&self, request: &Request<'_>) -> Result<Outcome, Status> {
         let method = route(request.service, request.method)?;
-        self.counted(method, request.payload)
+        self.counted(method, request)
     }
 }
 

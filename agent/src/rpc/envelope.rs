@@ -24,6 +24,9 @@ pub struct Request<'a> {
     pub payload: &'a [u8],
     /// What is left of the caller's time, in nanoseconds; 0 is no limit.
     pub timeout_nano: i64,
+    /// Where its span belongs.
+    #[cfg(feature = "tracing")]
+    pub trace: crate::observe::tracing::Headers<'a>,
 }
 
 /// Why a frame's body is not a request that can be served.
@@ -63,12 +66,31 @@ pub fn parse(body: &[u8]) -> Result<Request<'_>, EnvelopeError> {
                 if pairs > METADATA_PAIRS || bytes > METADATA_BYTES {
                     return Err(EnvelopeError::Metadata);
                 }
+                #[cfg(feature = "tracing")]
+                if let Some((key, value)) = key_value(pair) {
+                    request.trace.note(key, value);
+                }
             }
             (1..=5, _) => return Err(Malformed.into()),
             _ => {}
         }
     }
     Ok(request)
+}
+
+/// A pair of metadata, if it is one of texts.
+#[cfg(feature = "tracing")]
+fn key_value(pair: &[u8]) -> Option<(&str, &str)> {
+    let (mut key, mut value) = ("", "");
+    let mut fields = Fields::new(pair);
+    while let Some(field) = fields.next_field().ok()? {
+        match field {
+            (1, Value::Bytes(text)) => key = std::str::from_utf8(text).ok()?,
+            (2, Value::Bytes(text)) => value = std::str::from_utf8(text).ok()?,
+            _ => {}
+        }
+    }
+    Some((key, value))
 }
 
 fn utf8<'a>(bytes: &'a [u8], field: &'static str) -> Result<&'a str, EnvelopeError> {

@@ -35,6 +35,8 @@ mod sandbox;
 pub mod server;
 pub mod service;
 mod shapes;
+#[cfg(feature = "tracing")]
+mod span;
 mod stats;
 mod status;
 mod stdio;

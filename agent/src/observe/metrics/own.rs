@@ -36,6 +36,8 @@ pub struct Roles {
     pub launcher_restarts: u64,
     /// Log lines of this worker that nobody read in time.
     pub log_lines_dropped: u64,
+    /// Spans that no trace forwarder took; `None` where none are made.
+    pub spans_dropped: Option<u64>,
 }
 
 /// One method's calls.
@@ -76,6 +78,10 @@ fn roles(out: &mut Exposition, roles: &Roles) {
         .sample(&[("role", "launcher")], roles.launcher_restarts);
     out.family("berth_log_lines_dropped_total", Kind::Counter, "Log lines that nobody read in time.")
         .sample(&[], roles.log_lines_dropped);
+    if let Some(dropped) = roles.spans_dropped {
+        out.family("berth_spans_dropped_total", Kind::Counter, "Spans that no trace forwarder took in time.")
+            .sample(&[], dropped);
+    }
 }
 
 fn census(out: &mut Exposition, census: &Census) {

@@ -2,17 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::{collections::HashMap, time::Duration};
+use std::{cell::Cell, collections::HashMap, time::Duration};
 
-use berth::{Agent, Guest, Role, process};
+use berth::{Agent, Guest, Role, process, until};
 use nix::sys::signal::Signal;
 
 const CONTAINERS: usize = 50;
+const LINES: usize = 300;
 const KILLS: usize = 20;
 
 /// Reads numbered lines until the end of the stream, over as many connections as it takes. Lines may come
 /// twice right after a reset, because their reply may have arrived before the worker died; none may be missing.
-async fn numbered_lines(agent: &Agent, id: &str) -> usize {
+async fn numbered_lines(agent: &Agent, id: &str, heard: &Cell<usize>) -> usize {
     let mut guest = agent.client().await;
     let mut next = 0;
     let mut after_reset = false;
@@ -28,6 +29,7 @@ async fn numbered_lines(agent: &Agent, id: &str) -> usize {
                     }
                     assert_eq!(number, next, "{id}: a line was lost or repeated");
                     next += 1;
+                    heard.update(|lines| lines + 1);
                 }
                 after_reset = false;
             }
@@ -43,7 +45,7 @@ async fn survive(signal: Signal) {
     let (agent, guest) = Agent::with_sandbox().await;
     for n in 0..CONTAINERS {
         let script = format!(
-            "i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); usleep 10000; done; exit {}",
+            "i=0; while [ $i -lt {LINES} ]; do echo $i; i=$((i+1)); usleep 10000; done; exit {}",
             n % 200
         );
         guest.create(&agent.shell(&format!("c{n}"), &script)).await.unwrap();
@@ -51,17 +53,20 @@ async fn survive(signal: Signal) {
     for n in 0..CONTAINERS {
         guest.start(&format!("c{n}")).await.unwrap();
     }
+    // Each time another share of what is to be said has been heard.
+    let heard = Cell::new(0);
     let killer = async {
-        for _ in 0..KILLS {
-            tokio::time::sleep(Duration::from_millis(150)).await;
+        for kill in 1..=KILLS {
+            let share = kill * CONTAINERS * LINES / (KILLS + 1);
+            until("lines to be read", async || heard.get() >= share).await;
             agent.replace(Role::Worker, signal).await;
         }
     };
     let mut readers = HashMap::new();
-    let agent_ref = &agent;
+    let (agent_ref, heard) = (&agent, &heard);
     let read_all = async {
-        let all =
-            (0..CONTAINERS).map(|n| async move { (n, numbered_lines(agent_ref, &format!("c{n}")).await) });
+        let all = (0..CONTAINERS)
+            .map(|n| async move { (n, numbered_lines(agent_ref, &format!("c{n}"), heard).await) });
         for (n, lines) in join_all(all).await {
             readers.insert(n, lines);
         }
@@ -69,7 +74,7 @@ async fn survive(signal: Signal) {
     tokio::join!(killer, read_all);
     let guest = agent.client().await;
     for n in 0..CONTAINERS {
-        assert_eq!(readers[&n], 300, "c{n}");
+        assert_eq!(readers[&n], LINES, "c{n}");
         assert_eq!(guest.wait(&format!("c{n}"), "").await.unwrap(), n as i32 % 200);
         guest.remove(&format!("c{n}")).await.unwrap();
     }
@@ -166,6 +171,7 @@ async fn a_client_that_vanishes_inside_create_leaves_a_whole_container_or_none()
         let doomed: Guest = agent.client().await;
         let container = agent.container(&id, &["true"]);
         let call = tokio::spawn(async move { doomed.create(&container).await });
+        // At another instant of the creation each time.
         tokio::time::sleep(Duration::from_micros(100 * round)).await;
         call.abort();
         // The detached call is joined by its repetition, or has ended, or never came.

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use berth::{Agent, Role};
+use berth::{Agent, Role, deadline};
 use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -87,14 +87,16 @@ async fn raw_streams_outlive_the_worker() {
     container.request.stdout_port = port;
     guest.create(&container).await.unwrap();
     guest.start("c1").await.unwrap();
-    let killer = async {
-        for _ in 0..5 {
-            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-            agent.replace(Role::Worker, Signal::SIGKILL).await;
-        }
-    };
-    let (bytes, ()) = tokio::join!(all(&mut stdout), killer);
     let expected: String = (0..400).map(|n| format!("{n}\n")).collect();
+    let mut bytes = Vec::new();
+    // Each time another share has come.
+    for share in 1..=5 {
+        while bytes.len() < share * expected.len() / 6 {
+            assert_ne!(deadline(stdout.read_buf(&mut bytes)).await.unwrap(), 0, "the stream ended");
+        }
+        agent.replace(Role::Worker, Signal::SIGKILL).await;
+    }
+    bytes.extend(all(&mut stdout).await);
     assert_eq!(String::from_utf8(bytes).unwrap(), expected);
     let guest = agent.client().await;
     assert_eq!(guest.wait("c1", "").await.unwrap(), 0);

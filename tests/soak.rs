@@ -5,7 +5,7 @@
 
 use std::{fs, path::Path};
 
-use berth::{Agent, Guest, Role};
+use berth::{Agent, Guest, Role, until};
 
 /// Containers that exist at once, as in a busy sandbox.
 const AT_ONCE: usize = 20;
@@ -93,16 +93,9 @@ async fn everything_is_where_it_began() {
     for first in (0..count).step_by(AT_ONCE) {
         batch(&agent, &guest, first..(first + AT_ONCE).min(count)).await;
     }
-    let mut after = held(&agent);
     // The pool's threads and the last messages between the roles take a moment to settle.
-    for _ in 0..200 {
-        if after == before {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        after = held(&agent);
-    }
-    assert_eq!(after, before, "after {count} containers");
+    until(&format!("all to be as before {count} containers: {before:?}"), async || held(&agent) == before)
+        .await;
     let grown = resident(&agent).saturating_sub(memory);
     assert!(grown <= SLACK, "{grown} KiB more memory after {count} containers");
 }

@@ -115,6 +115,7 @@ async fn a_worker_killed_while_it_mounts_leaves_nothing_half_done() {
         let doomed = agent.client().await;
         let container = furnished(&agent, &disk, "c1", "true");
         let call = tokio::spawn(async move { doomed.create(&container).await });
+        // At another instant of the creation each time.
         tokio::time::sleep(Duration::from_millis(2 * round)).await;
         agent.replace(Role::Worker, Signal::SIGKILL).await;
         let whole = call.await.unwrap().is_ok();

@@ -1,6 +1,9 @@
 //! A client of one agent, wherever it runs.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
 
 use berth_protocols::{
     agent::{
@@ -49,6 +52,15 @@ impl std::fmt::Debug for Guest {
 /// Fails the test when `work` takes more than a minute.
 pub async fn deadline<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), work).await.expect("no answer within 60 s")
+}
+
+/// Looks until `happened`, for what nothing tells of from outside; fails the test after a minute.
+pub async fn until(what: &str, mut happened: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !happened().await {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// The ttrpc code of a call that must fail, and its message.

@@ -15,7 +15,7 @@ mod spec;
 mod vm;
 
 pub use agent::{Agent, Role};
-pub use guest::{Guest, Output, code, deadline};
+pub use guest::{Guest, Output, code, deadline, until};
 pub use raw::RawClient;
 pub use rootfs::{Rootfs, agent_binary, rustjail_binary, scratch_dir};
 pub use spec::{Container, process};

@@ -21,7 +21,12 @@ pub struct RawClient {
 impl RawClient {
     /// Connects to a Unix socket.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        Ok(Self { stream: UnixStream::connect(path)?, next_id: 1 })
+        UnixStream::connect(path).map(Self::over)
+    }
+
+    /// Over a connection that there is.
+    pub fn over(stream: UnixStream) -> Self {
+        Self { stream, next_id: 1 }
     }
 
     /// One call of `grpc.AgentService`; a refusal becomes an error with its code and message.
@@ -84,11 +89,17 @@ impl RawClient {
 
     /// The next reply, whichever call it answers.
     pub fn receive(&mut self) -> io::Result<Response> {
+        self.receive_with_id().map(|(_, response)| response)
+    }
+
+    /// The next reply, with the id of the request that it answers.
+    pub fn receive_with_id(&mut self) -> io::Result<(u32, Response)> {
         let mut header = [0; 10];
         self.stream.read_exact(&mut header)?;
         let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let mut payload = vec![0; length];
         self.stream.read_exact(&mut payload)?;
-        Response::parse_from_bytes(&payload).map_err(io::Error::other)
+        let id = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+        Response::parse_from_bytes(&payload).map(|response| (id, response)).map_err(io::Error::other)
     }
 }

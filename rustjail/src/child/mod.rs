@@ -94,7 +94,8 @@ fn walk(
             .at("hand the terminal over", "")?;
     }
     settle(plan, fds, &place, proc.as_ref())?;
-    drop(place);
+    // Before every descriptor is closed: an owner that outlives it would close the number again.
+    drop((place, proc));
 
     let program = program::find(&plan.process)?;
     wait_at_gate(plan, fds, sync)?;

@@ -29,7 +29,7 @@ use slog::debug;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::Notify,
-    task::AbortHandle,
+    task::{AbortHandle, yield_now},
     time::{Instant, timeout},
 };
 
@@ -141,6 +141,10 @@ impl Connection {
                 } else {
                     Err(io::ErrorKind::UnexpectedEof.into())
                 };
+            }
+            // More is waiting than the buffer holds: the other connections have their turn first.
+            if input.is_full() {
+                yield_now().await;
             }
         }
     }

@@ -38,6 +38,11 @@ impl<'s> Input<'s> {
         self.buffer.get(self.start..self.end).unwrap_or_default()
     }
 
+    /// Whether there may be more than it has received.
+    pub(super) fn is_full(&self) -> bool {
+        self.end == self.buffer.len()
+    }
+
     /// The header at the front, if all of it is there.
     pub(super) fn header(&self) -> Option<Header> {
         self.buffered().first_chunk::<HEADER>().map(|bytes| Header::parse(*bytes))

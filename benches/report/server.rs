@@ -25,8 +25,13 @@ pub struct Server {
 impl Server {
     /// Starts `binary` on a Unix socket and creates a sandbox.
     pub fn start(binary: &Path) -> Self {
+        Self::start_with(binary, "")
+    }
+
+    /// The same with a configuration file, which a peer would not understand.
+    pub fn start_with(binary: &Path, toml: &str) -> Self {
         let dir = scratch_dir("bench");
-        let process = spawn(binary, &dir);
+        let process = spawn(binary, &dir, toml);
         let socket = dir.join("agent.sock");
         let mut client = connect(&socket);
         let request = CreateSandboxRequest {
@@ -99,11 +104,19 @@ impl Drop for Server {
     }
 }
 
-/// Starts `binary` on `dir`/agent.sock.
-pub fn spawn(binary: &Path, dir: &Path) -> Child {
+/// Starts `binary` on `dir`/agent.sock, with a configuration file if there is something to be in it.
+pub fn spawn(binary: &Path, dir: &Path, toml: &str) -> Child {
+    let (mut settings, mut level) = (Vec::new(), "error");
+    if !toml.is_empty() {
+        let config = dir.join("agent.toml");
+        fs::write(&config, toml).expect("write the configuration");
+        settings.extend(["--config".into(), config.into_os_string()]);
+        level = "warn";
+    }
     Command::new(binary)
+        .args(settings)
         .env("KATA_AGENT_SERVER_ADDR", format!("unix://{}", dir.join("agent.sock").display()))
-        .env("KATA_AGENT_LOG_LEVEL", "error")
+        .env("KATA_AGENT_LOG_LEVEL", level)
         .env("BERTH_STATE_DIR", dir.join("state"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -53,7 +53,7 @@ fn start_up() -> (Samples, Samples) {
     for _ in 0..20 {
         let dir = scratch_dir("start");
         let start = std::time::Instant::now();
-        let mut process = server::spawn(&agent_binary(), &dir);
+        let mut process = server::spawn(&agent_binary(), &dir, "");
         let mut client = server::connect(&dir.join("agent.sock"));
         listening.push(start.elapsed());
         client.call::<HealthCheckResponse>("grpc.Health", "Check", &CheckRequest::new()).expect("Check");

@@ -17,14 +17,21 @@ use berth_agent::{
     link::{self, FRAME_SIZE, LaunchReply, LaunchRequest, ListenerKind, ToInit, ToWorker},
 };
 use nix::{
+    errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{prctl, signal::SigSet},
+    sys::{
+        prctl,
+        signal::{SigSet, kill},
+    },
+    unistd::Pid,
 };
 use rustjail::{
     plan::{self, Capabilities, Gate, Identity, Namespaces, Placement, Plan, Process, Slot},
     sync,
     sys::{memfd, scm},
 };
+
+use crate::guest::until;
 
 pub fn init(directory: &str) -> ExitCode {
     let mut story = Story::on_stdout().unwrap();
@@ -134,9 +141,11 @@ impl Worker {
         match verb {
             "generation" => self.generation.to_string(),
             "stages" => self.stages.join(" "),
-            "launch" => self.launch(rest, || {}),
+            "launch" => self.launch(rest, |_| {}),
             // The process is gone before init hears whose it was.
-            "launch_late" => self.launch(rest, || std::thread::sleep(std::time::Duration::from_millis(300))),
+            "launch_late" => self.launch(rest, |pid| {
+                until("its end", || (kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)).then_some(()));
+            }),
             "store" => {
                 let (key, text) = rest.split_once(' ').unwrap();
                 let file = memfd::sealed("stored", text.as_bytes()).unwrap();
@@ -185,7 +194,7 @@ impl Worker {
         }
     }
 
-    fn launch(&mut self, command: &str, before_settling: impl FnOnce()) -> String {
+    fn launch(&mut self, command: &str, before_settling: impl FnOnce(i32)) -> String {
         let (maker, child) = sync::pair().unwrap();
         let null = OwnedFd::from(OpenOptions::new().read(true).write(true).open("/dev/null").unwrap());
         let plan = memfd::sealed("plan", &shell(command).to_bytes().unwrap()).unwrap();
@@ -207,7 +216,7 @@ impl Worker {
                     let mut ready = [PollFd::new(maker.as_fd(), PollFlags::POLLIN)];
                     poll(&mut ready, PollTimeout::NONE).unwrap();
                     assert!(matches!(sync::receive(maker.as_fd()), Ok(None)), "no program was run");
-                    before_settling();
+                    before_settling(pid);
                     self.tell(ToInit::Settle { pid: Some(pid) }, None);
                     return pid.to_string();
                 }

@@ -5,7 +5,7 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::{fs::symlink, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -30,8 +30,10 @@ use nix::{
 };
 use ttrpc::{r#async::Client, context::Context};
 
+use crate::support::eventually;
+
 /// Longer than anything here takes, even on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn soon() -> Context {
     ttrpc::context::with_duration(PATIENCE)
@@ -307,14 +309,9 @@ pub async fn connect_at(dir: &Path) -> AgentServiceClient {
 }
 
 async fn connect(socket: &Path) -> AgentServiceClient {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match Client::connect(&format!("unix://{}", socket.display())).await {
-            Ok(client) => return AgentServiceClient::new(client),
-            Err(error) => assert!(Instant::now() < deadline, "cannot connect to the agent: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let address = format!("unix://{}", socket.display());
+    eventually("the agent's socket", || UnixStream::connect(socket).is_ok()).await;
+    AgentServiceClient::new(Client::connect(&address).await.unwrap())
 }
 
 fn children(parent: i32) -> Vec<(i32, String)> {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use berth_protocols::agent::{CreateSandboxRequest, DestroySandboxRequest};
 use tokio::task::JoinSet;
 
-use crate::host::{Host, Out, Run, sh, soon};
+use crate::{
+    host::{Host, Out, Run, sh, soon},
+    support::eventually,
+};
 
 #[tokio::test]
 async fn a_container_runs_and_is_gone_afterwards() {
@@ -25,16 +28,8 @@ async fn a_container_runs_and_is_gone_afterwards() {
         assert_eq!(std::fs::read_dir(state.join(dir)).unwrap().count(), 0, "{dir}");
     }
     // Init takes a message at a time; a round trip is not an answer to those.
-    for _ in 0..100 {
-        if (host.descriptors("berth-worker"), host.descriptors("berth-agent")) == before {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!(
-        "descriptors {before:?} -> {:?}",
-        (host.descriptors("berth-worker"), host.descriptors("berth-agent"))
-    );
+    let now = || (host.descriptors("berth-worker"), host.descriptors("berth-agent"));
+    eventually(&format!("as many descriptors as before, {before:?}"), || now() == before).await;
 }
 
 #[tokio::test]

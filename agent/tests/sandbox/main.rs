@@ -9,3 +9,5 @@ mod lifecycle;
 mod raw;
 mod recovery;
 mod streams;
+#[path = "../support/mod.rs"]
+mod support;

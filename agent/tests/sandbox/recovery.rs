@@ -1,10 +1,19 @@
 //! The worker dies, again and again: nothing of the containers may be lost.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 
-use crate::host::{Host, Out, Run, read, sh, wait};
+use crate::{
+    host::{Host, Out, Run, read, sh, wait},
+    support::eventually,
+};
 
 #[tokio::test]
 async fn a_created_container_starts_under_the_next_worker() {
@@ -61,6 +70,7 @@ async fn what_a_dying_worker_was_at_is_finished_or_undone() {
                 host.remove(&id).await
             }
         });
+        // At another instant of the work each time.
         tokio::time::sleep(Duration::from_micros(round * 997 % 31_000)).await;
         tokio::task::block_in_place(|| host.kill_worker(Signal::SIGKILL));
         let _cut_off = busy.await.unwrap();
@@ -95,10 +105,14 @@ async fn no_status_no_container_and_no_byte_is_lost_in_twenty_deaths() {
         host.run(&format!("c{n}"), sh(&["sh", "-c", &script])).await.unwrap();
     }
     let socket = host.dir.clone();
-    let readers: Vec<_> =
-        (0..CONTAINERS).map(|n| tokio::spawn(follow(socket.clone(), format!("c{n}")))).collect();
+    let heard = Arc::<AtomicUsize>::default();
+    let readers: Vec<_> = (0..CONTAINERS)
+        .map(|n| tokio::spawn(follow(socket.clone(), format!("c{n}"), Arc::clone(&heard))))
+        .collect();
     for death in 0..DEATHS {
-        tokio::time::sleep(Duration::from_millis(120)).await;
+        // Each time another share of what is to be said has been heard.
+        let share = (death + 1) * CONTAINERS * LINES / (DEATHS + 1);
+        eventually("lines to be read", || heard.load(Ordering::Relaxed) >= share).await;
         let signal = if death % 2 == 0 { Signal::SIGKILL } else { Signal::SIGSEGV };
         let agent = &host;
         tokio::task::block_in_place(|| agent.kill_worker(signal));
@@ -134,6 +148,7 @@ async fn no_status_is_lost_by_a_worker_that_dies_while_it_hears_it() {
         }
         let open = format!("yes '' | head -n {PROCESSES} > /dev/gate");
         host.exec("box", &name(-1), sh(&["sh", "-c", &open])).await.unwrap();
+        // At another instant of the hearing each time.
         tokio::time::sleep(Duration::from_micros(round * 997 % 6_000)).await;
         let agent = &host;
         tokio::task::block_in_place(|| agent.kill_worker(Signal::SIGKILL));
@@ -146,7 +161,7 @@ async fn no_status_is_lost_by_a_worker_that_dies_while_it_hears_it() {
 }
 
 /// Reads a container's output and status across resets: the chunks, each marked if a reset came before it.
-async fn follow(dir: std::path::PathBuf, id: String) -> (Vec<(bool, String)>, i32) {
+async fn follow(dir: std::path::PathBuf, id: String, heard: Arc<AtomicUsize>) -> (Vec<(bool, String)>, i32) {
     let mut chunks = Vec::new();
     let mut reset = false;
     'connect: loop {
@@ -155,6 +170,8 @@ async fn follow(dir: std::path::PathBuf, id: String) -> (Vec<(bool, String)>, i3
             match read(&client, &id, "", Out::Stdout).await {
                 Ok(data) if data.is_empty() => break,
                 Ok(data) => {
+                    let lines = data.iter().filter(|byte| **byte == b'\n').count();
+                    heard.fetch_add(lines, Ordering::Relaxed);
                     chunks.push((std::mem::take(&mut reset), String::from_utf8(data).unwrap()));
                 }
                 Err(ttrpc::Error::RpcStatus(status)) => panic!("{id}: {status:?}"),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use berth_protocols::agent::{CloseStdinRequest, TtyWinResizeRequest};
+use berth_protocols::agent::{CloseStdinRequest, GetMetricsRequest, TtyWinResizeRequest};
 
 use crate::host::{Host, Out, Run, read, sh, soon};
 
@@ -51,9 +51,12 @@ async fn writing_to_a_process_that_has_gone_says_so() {
 #[tokio::test]
 async fn output_outlives_its_process() {
     let host = Host::start().await;
+    host.run("other", Run { args: &["sleep", "1000"], ..Run::default() }).await.unwrap();
     host.run("box", sh(&["sh", "-c", "seq 1 5000"])).await.unwrap();
     assert_eq!(host.wait("box", "").await.unwrap(), 0);
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    // However long it takes until somebody asks.
+    host.exec("other", "ex", sh(&["sh", "-c", "sleep 1"])).await.unwrap();
+    host.wait("other", "ex").await.unwrap();
     let expected: String = (1..=5000).map(|n| format!("{n}\n")).collect();
     assert_eq!(host.read_all("box", "", Out::Stdout).await.unwrap(), expected);
 }
@@ -70,6 +73,16 @@ async fn a_background_child_keeps_output_open_but_not_the_wait() {
     assert!(before.elapsed() >= Duration::from_millis(900));
 }
 
+/// Until the agent has a call that waits for output.
+async fn until_parked(host: &Host) {
+    loop {
+        let metrics = host.client.get_metrics(soon(), &GetMetricsRequest::new()).await.unwrap().metrics;
+        if metrics.contains("berth_rpc_running{method=\"ReadStdout\"} 1\n") {
+            return;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_vanishes_takes_no_output_with_it() {
     let host = Host::start().await;
@@ -78,7 +91,7 @@ async fn a_client_that_vanishes_takes_no_output_with_it() {
         // Parked when it goes: its turn must go to the next.
         let client = host.connect().await;
         let parked = tokio::spawn(async move { read(&client, "box", "", Out::Stdout).await });
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        until_parked(&host).await;
         parked.abort();
     }
     host.write("box", "", b"go\n").await.unwrap();

@@ -11,5 +11,7 @@ mod handlers;
 mod layers;
 mod life;
 mod plain;
+#[path = "../support/mod.rs"]
+mod support;
 mod volumes;
 mod watchable;

@@ -1,8 +1,11 @@
 //! Volumes whose changes are followed.
 
-use std::{fs, time::Instant};
+use std::fs;
 
-use crate::bench::{mounts, on_bench};
+use crate::{
+    bench::{mounts, on_bench},
+    support::eventually,
+};
 
 #[test]
 fn changes_of_the_source_are_followed() {
@@ -16,29 +19,26 @@ fn changes_of_the_source_are_followed() {
         bench.storages.acquire("c1", vec![storage]).await.unwrap();
         assert_eq!(fs::read_dir(bench.at("copy")).unwrap().count(), 40);
         fs::create_dir(bench.at("source/later")).unwrap();
-        eventually(|| bench.at("copy/later").exists()).await;
+        eventually("the copy to follow", || bench.at("copy/later").exists()).await;
         fs::write(bench.at("source/later/file"), "deep").unwrap();
-        eventually(|| fs::read(bench.at("copy/later/file")).is_ok_and(|text| text == b"deep")).await;
+        eventually("the copy to follow", || {
+            fs::read(bench.at("copy/later/file")).is_ok_and(|text| text == b"deep")
+        })
+        .await;
         fs::write(bench.at("source/key0"), "new").unwrap();
-        eventually(|| fs::read(bench.at("copy/key0")).is_ok_and(|text| text == b"new")).await;
+        eventually("the copy to follow", || fs::read(bench.at("copy/key0")).is_ok_and(|text| text == b"new"))
+            .await;
         fs::remove_file(bench.at("source/key1")).unwrap();
-        eventually(|| !bench.at("copy/key1").exists()).await;
+        eventually("the copy to follow", || !bench.at("copy/key1").exists()).await;
 
         let file = bench.storage("watchable-bind", bench.at("source/key0"), "bind", "one");
         bench.storages.acquire("c1", vec![file]).await.unwrap();
         fs::write(bench.at("source/fresh"), "replaced").unwrap();
         fs::rename(bench.at("source/fresh"), bench.at("source/key0")).unwrap();
-        eventually(|| fs::read(bench.at("one")).is_ok_and(|text| text == b"replaced")).await;
+        eventually("the copy to follow", || fs::read(bench.at("one")).is_ok_and(|text| text == b"replaced"))
+            .await;
         bench.storages.release("c1").await.unwrap();
         assert_eq!(mounts(), before);
         assert!(!bench.at("copy").exists() && !bench.at("one").exists());
     });
-}
-
-async fn eventually(happened: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !happened() {
-        assert!(begun.elapsed().as_secs() < 20, "the copy does not follow");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
 }

@@ -220,6 +220,22 @@ async fn a_document_is_replaced_only_as_the_one_before_permits() {
 }
 
 #[tokio::test]
+async fn a_document_that_is_too_large_is_refused_and_the_one_before_it_stays() {
+    let agent = Agent::start(Some(STATEFUL), "").await;
+    let set = async |policy: String| {
+        let request = SetPolicyRequest { policy, ..Default::default() };
+        outcome(agent.calls.set_policy(soon(), &request).await).0
+    };
+    // One that no frame holds, and one with a line beyond what the interpreter is let read.
+    let refused = set(format!("{OLD}\n{}", "# 789\n".repeat(700_000))).await;
+    assert!(matches!(refused, Code::RESOURCE_EXHAUSTED | Code::INVALID_ARGUMENT), "{refused:?}");
+    assert_eq!(set(format!("{OLD}\n# {}", "x".repeat(70_000))).await, Code::INVALID_ARGUMENT);
+    assert_ne!(agent.create("a", "one").await.0, Code::PERMISSION_DENIED);
+    assert_eq!(agent.create("a", "one").await.0, Code::PERMISSION_DENIED, "the state is what it was");
+    assert_eq!(set(OLD.to_owned()).await, Code::OK);
+}
+
+#[tokio::test]
 async fn nothing_is_allowed_without_a_document_by_a_broken_one_or_an_endless_one() {
     for document in [None, Some("package agent_policy\n)(")] {
         let agent = Agent::start(document, "").await;

@@ -61,11 +61,12 @@ fn t4_replies_nobody_reads_stop_at_the_queue() {
     let mut client = server.client();
     let calls: Vec<u8> = (0..500).flat_map(|i| request(2 * i + 1, "Read", b"1048576")).collect();
     client.send(&calls);
-    thread::sleep(Duration::from_millis(300));
-    let resident = server.resident();
-    assert!(resident < base + 8 * 1024, "{} KiB more", resident - base);
     assert!(server.slow_ping() < Duration::from_millis(100));
-    wait_for(|| server.counts()[2] > 0);
+    wait_for(|| {
+        let resident = server.resident();
+        assert!(resident < base + 8 * 1024, "{} KiB more", resident - base);
+        server.counts()[2] > 0
+    });
     // What the socket had taken comes, and then the end.
     wait_for(|| client.try_answer().is_err());
     let [_, sent, dropped, _] = server.counts();
@@ -83,6 +84,27 @@ fn a_slow_reader_gets_everything_in_the_end() {
         assert_eq!(client.answer().1.unwrap().len(), 1_048_580);
     }
     wait_for(|| server.counts()[1] == 100);
+}
+
+#[test]
+fn t5_sixteen_slow_readers_hold_up_nobody_and_get_everything() {
+    let server = start(Setup::default());
+    let base = server.resident();
+    let mut slow: Vec<Client> = (0..16).map(|_| server.client()).collect();
+    for client in &mut slow {
+        (0..8).for_each(|_| _ = client.start("Read", b"1048576"));
+    }
+    let mut other = server.client();
+    for _ in 0..200 {
+        assert_eq!(other.call("Read", b"65536").unwrap().len(), 65_540);
+    }
+    // A queue of at most a frame more than its limit for each.
+    assert!(server.resident() < base + 16 * 9 * 1024, "{} KiB more", server.resident() - base);
+    for client in &mut slow {
+        for _ in 0..8 {
+            assert_eq!(client.answer().1.unwrap().len(), 1_048_580);
+        }
+    }
 }
 
 #[test]
@@ -112,7 +134,8 @@ fn t8(limit: u64) {
     let open = server.descriptors();
     server.limit_descriptors(open as u64 + limit);
     let sockets: Vec<UnixStream> = (0..200).map_while(|_| UnixStream::connect(&server.socket).ok()).collect();
-    thread::sleep(Duration::from_millis(200));
+    wait_for(|| server.descriptors() as u64 + 1 >= open as u64 + limit);
+    // A rate needs a time to be taken over.
     let before = server.processor();
     thread::sleep(Duration::from_secs(1));
     let used = server.processor() - before;

@@ -31,9 +31,9 @@ pub mod error;
 mod fs_group;
 pub mod gpt;
 mod group;
-mod layer;
 #[cfg(feature = "image-pull")]
 mod image;
+mod layer;
 mod mapping;
 mod options;
 mod place;

@@ -11,7 +11,8 @@ const SIZE: usize = 1 << 20;
 
 /// Makes the functions known.
 pub(super) fn add_to(engine: &mut Engine) -> Result<()> {
-    let functions: [(&str, u8, fn(&[Value]) -> Option<Value>); 5] = [
+    type Function = fn(&[Value]) -> Option<Value>;
+    let functions: [(&str, u8, Function); 5] = [
         ("regex.match", 2, |arguments| {
             Some(Value::Bool(compile(arguments, 0)?.is_match(text(arguments, 1)?)))
         }),

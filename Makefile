@@ -101,8 +101,8 @@ test: setup build image $(GENERIC)/initrd.cpio ## run every test, those in real 
 
 SOAK_CONTAINERS ?= 10000
 .PHONY: soak
-soak: setup build ## run 10,000 containers and 50,000 execs and see that nothing is left of them
-	@$(PARTS) SOAK_CONTAINERS=$(SOAK_CONTAINERS) cargo test --test soak -- --nocapture
+soak: setup build image ## run 10,000 containers and 50,000 execs, and a guest out of memory 50 times
+	@$(PARTS) SOAK_CONTAINERS=$(SOAK_CONTAINERS) SOAK_OOM=50 cargo test --test soak --test vm_oom -- --nocapture
 
 .PHONY: bench
 bench: setup build image ## measure beside crun and runc

@@ -4,9 +4,10 @@
 
 use std::{fs, path::PathBuf};
 
-use berth::{Container, Rootfs, Vm, scratch_dir};
+use berth::{Container, Guest, Rootfs, Vm, deadline, scratch_dir};
 use berth_protocols::{agent::Storage, oci};
 use berthctl::vmm::Room;
+use serde_json::json;
 
 const TAG: &str = "kataShared";
 const ONE_CPU: &str = "maxcpus=1";
@@ -45,19 +46,26 @@ fn with(vm: &Vm, id: &str, script: &str, storage: Storage) -> Container {
     container
 }
 
+/// Plugs the share, and waits until the guest's driver has it: 9p, unlike a disk, has no node to wait for.
+async fn plug(vm: &mut Vm, guest: &Guest, round: usize) {
+    let device =
+        json!({ "driver": "virtio-9p-pci", "id": "p9", "bus": "port0", "fsdev": "share", "mount_tag": TAG });
+    deadline(vm.running.control("device_add", &device)).await.unwrap();
+    let bound = "ls -d /sys/bus/virtio/drivers/9pnet_virtio/virtio* 2>/dev/null || true";
+    let look = vm.shell(&format!("look-{round}"), bound);
+    deadline(async { while guest.run(&look).await.stdout.is_empty() {} }).await;
+}
+
 #[tokio::test]
 async fn containers_read_and_write_a_directory_over_9p() {
     let shared = Shared(scratch_dir("9p"));
     fs::write(shared.0.join("greeting"), "of the host\n").unwrap();
     let share = format!("local,id=share,path={},security_model=none", shared.0.display());
-    let device = format!("virtio-9p-pci,fsdev=share,mount_tag={TAG}");
-    let room = Room {
-        arguments: ["-fsdev", &share, "-device", &device].map(String::from).to_vec(),
-        ..Room::default()
-    };
-    let vm = Vm::boot_generic(&[ONE_CPU], &Rootfs::busybox(), room).await;
+    let room = Room { ports: 1, arguments: vec!["-fsdev".into(), share], ..Room::default() };
+    let mut vm = Vm::boot_generic(&[ONE_CPU], &Rootfs::busybox(), room).await;
     let guest = vm.client().await;
     guest.create_sandbox("berth-9p").await.unwrap();
+    plug(&mut vm, &guest, 1).await;
 
     let script = "cat /data/greeting; mkdir /data/made; echo of the guest >/data/made/file; \
                   mv /data/greeting /data/moved; grep ' /data ' /proc/mounts | cut -d' ' -f3";
@@ -67,7 +75,13 @@ async fn containers_read_and_write_a_directory_over_9p() {
     assert_eq!(fs::read_to_string(shared.0.join("made/file")).unwrap(), "of the guest\n");
     assert!(shared.0.join("moved").exists() && !shared.0.join("greeting").exists());
 
-    // What the host writes meanwhile is seen, and a volume that is read-only is.
+    deadline(vm.running.unplug("p9")).await.unwrap();
+    let error =
+        guest.create(&with(&vm, "gone", "true", storage("volume", &[]))).await.unwrap_err().to_string();
+    assert!(error.contains("cannot mount kataShared"), "{error}");
+    plug(&mut vm, &guest, 2).await;
+
+    // What the host wrote meanwhile is seen, and a volume that is read-only is.
     fs::write(shared.0.join("later"), "later\n").unwrap();
     let script = "cat /data/later; echo x >/data/refused";
     let output = guest.run(&with(&vm, "reads", script, storage("volume", &["ro"]))).await;

@@ -5,8 +5,10 @@
 use berth::{Vm, code, deadline};
 use berth_protocols::agent::GetMetricsRequest;
 
-/// How often the guest is driven out of memory.
-const ROUNDS: usize = 3;
+/// How often the guest is driven out of memory; `make soak` does it 50 times.
+fn rounds() -> usize {
+    std::env::var("SOAK_OOM").map_or(3, |count| count.parse().expect("SOAK_OOM is a number"))
+}
 
 #[tokio::test]
 async fn a_guest_out_of_memory_loses_a_container_and_never_the_agent() {
@@ -15,7 +17,7 @@ async fn a_guest_out_of_memory_loses_a_container_and_never_the_agent() {
     guest.start("bystander").await.unwrap();
     // Without a limit of its own, and with the score that its configuration gives it, which is none.
     let eat = "cat /proc/self/oom_score_adj; (x=a; while :; do x=$x$x; done); echo $?; x=a; while :; do x=$x$x; done";
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let output = guest.run(&vm.shell("eater", eat)).await;
         assert_eq!((output.status, output.stdout.as_str()), (137, "0\n137\n"), "round {round}: {output:?}");
         guest.write("bystander", "", b"alive\n").await.unwrap();

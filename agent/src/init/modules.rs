@@ -20,6 +20,11 @@ use nix::{
 /// What it takes to be reached by the host. The first two are the buses the device may be on.
 const FOR_VSOCK: [&str; 3] = ["virtio_pci", "virtio_mmio", "vmw_vsock_virtio_transport"];
 
+/// The driver of NVDIMMs, and the device whose presence says that some may be plugged in. The firmware announces one
+/// that is plugged to a driver that is there, and to a later one nothing of it (`acpi_nfit_add` in Linux 6.1): it has
+/// to be there before the host is told that the guest is ready.
+const FOR_NVDIMMS: (&str, &str) = ("nfit", "/sys/bus/acpi/devices/ACPI0012:00");
+
 /// MODULE_INIT_COMPRESSED_FILE, which nix has no name for: the kernel (5.17, CONFIG_MODULE_DECOMPRESS) unpacks.
 const COMPRESSED: ModuleInitFlags = ModuleInitFlags::from_bits_retain(4);
 
@@ -44,15 +49,17 @@ pub enum ModuleError {
     },
 }
 
-/// Loads what vsock needs and what `asked` names.
+/// Loads what vsock needs, what has to be there before it has anything to do, and what `asked` names.
 pub fn load(asked: &[String]) -> Vec<ModuleError> {
     let library = Library::open();
     let mut problems = Vec::new();
-    for name in FOR_VSOCK.into_iter().chain(asked.iter().map(String::as_str)) {
+    let (nvdimms, root) = FOR_NVDIMMS;
+    let early = Path::new(root).exists().then_some(nvdimms);
+    for name in FOR_VSOCK.into_iter().chain(early).chain(asked.iter().map(String::as_str)) {
         match library.request(name, "", DEPTH) {
             Ok(true) => {}
-            // Those for vsock may be built in, and so may any other for which the kernel shows a directory.
-            Ok(false) if FOR_VSOCK.contains(&name) || is_there(name) => {}
+            // Ours may be built in, and so may any other for which the kernel shows a directory.
+            Ok(false) if FOR_VSOCK.contains(&name) || early == Some(name) || is_there(name) => {}
             Ok(false) => problems.push(library.lacks(name)),
             Err(error) => problems.push(error),
         }

@@ -20,6 +20,9 @@ IMAGE   := $(abspath build/image)
 # The same of Debian's general kernel, for tests of what the one for VMs has no driver for.
 GENERIC := $(abspath build/image-generic)
 
+# What the agent can be built with beside its defaults.
+FEATURES := cdh,image-pull,initdata,policy,tracing
+
 # What the tests, the benches and berthctl find the built parts by.
 PARTS = BERTH_AGENT=$(AGENT) BERTH_CTL=$(CTL) BERTH_RUSTJAIL=$(RUSTJAIL) BERTH_IMAGE_DIR=$(IMAGE) BERTH_GENERIC_IMAGE_DIR=$(GENERIC)
 
@@ -96,7 +99,7 @@ run: setup build image ## boot a VM and run one container in it
 test: setup build image $(GENERIC)/initrd.cpio ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace --no-fail-fast
-	@cargo test --package berth-agent --features cdh,image-pull,initdata,policy,tracing --lib \
+	@cargo test --package berth-agent --features $(FEATURES) --lib \
 	  --test image --test policy --test tracing --test trust
 
 SOAK_CONTAINERS ?= 10000
@@ -113,6 +116,7 @@ bench: setup build image ## measure beside crun and runc
 lint: ## check format, clippy, licences, scripts and where unsafe code is
 	@cargo fmt --all --check
 	@cargo clippy --quiet --workspace --all-targets -- -D warnings
+	@cargo clippy --quiet --package berth-agent --all-targets --features $(FEATURES) -- -D warnings
 	@command -v cargo-deny >/dev/null || (cd / && cargo install --locked cargo-deny)
 	@cargo deny --log-level error check --hide-inclusion-graph bans licenses sources
 	@! git grep --untracked -nE '\bunsafe +(\{|fn|impl|extern|trait)|(allow|expect)\([^)]*unsafe_code' -- '*.rs' ':!rustjail/src/sys/' \

@@ -16,3 +16,6 @@ mod hostile;
 mod layers;
 mod layout;
 mod refused;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "some of it is for other tests")]
+mod support;

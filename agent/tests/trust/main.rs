@@ -9,6 +9,9 @@ mod host;
 mod hub;
 mod initdata;
 mod secrets;
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "some of it is for other tests")]
+mod support;
 
 use host::Host;
 

@@ -99,8 +99,8 @@ run: setup build image ## boot a VM and run one container in it
 test: setup build image $(GENERIC)/initrd.cpio ## run every test, those in real VMs too
 	$(call install,$(TEST_PACKAGES) $(STORE_PACKAGES))
 	@$(PARTS) cargo test --workspace --no-fail-fast
-	@cargo test --package berth-agent --features $(FEATURES) --lib \
-	  --test image --test policy --test tracing --test trust
+	@cargo test --package berth-agent --features cdh,initdata,policy --lib --test policy --test trust --no-fail-fast
+	@cargo test --package berth-agent --features image-pull,tracing --lib --test image --test tracing --no-fail-fast
 
 SOAK_CONTAINERS ?= 10000
 .PHONY: soak

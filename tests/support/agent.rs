@@ -214,8 +214,14 @@ impl Drop for Agent {
         }
         let _ = self.scope.kill();
         let _ = self.scope.wait();
-        for dir in self.cgroups().iter().rev() {
-            let _ = fs::remove_dir(dir);
+        // The processes of the scope die after the one that was waited for, and until then their groups are busy.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(60) {
+            self.cgroups().iter().rev().for_each(|dir| drop(fs::remove_dir(dir)));
+            if self.cgroups().is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
         let _ = fs::remove_dir_all(&self.dir);
     }

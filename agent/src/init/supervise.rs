@@ -205,6 +205,8 @@ impl Init {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It died with something of ours unread (unix(7)). What it had said before is still to be read.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Ok(_) | Err(_) => return self.lose_worker(),
             }
         }

@@ -29,6 +29,10 @@ const TESTS: &[(&str, fn())] = &[
         supervision::an_exit_before_its_launch_is_settled_is_kept,
     ),
     ("stored_descriptors_survive_workers", supervision::stored_descriptors_survive_workers),
+    (
+        "the_last_words_of_a_worker_that_read_nothing_are_heard",
+        supervision::the_last_words_of_a_worker_that_read_nothing_are_heard,
+    ),
     ("connections_wait_while_no_worker_runs", supervision::connections_wait_while_no_worker_runs),
     (
         "ten_thousand_zombies_are_reaped_in_bounded_memory",

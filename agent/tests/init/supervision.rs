@@ -10,8 +10,11 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, mkfifo},
 };
 
 use crate::guest::{As, Guest, children, kilobytes, until};
@@ -58,18 +61,11 @@ pub fn a_dead_launcher_is_replaced_and_the_worker_stays() {
 pub fn exits_are_told_until_acknowledged() {
     const PROCESSES: i32 = 50;
     let guest = Guest::start("exits", As::ProcessOne);
-    // They end while no worker, or another one, runs.
-    let expected: BTreeMap<i32, i32> = (0..PROCESSES)
-        .map(|status| {
-            (
-                guest.launch(&format!(
-                    "while [ ! -e {} ]; do sleep 0.05; done; exit {status}",
-                    guest.path("go").display()
-                )),
-                status,
-            )
-        })
-        .collect();
+    // They end while no worker, or another one, runs: each waits for a writer of the gate.
+    let gate = guest.path("gate");
+    mkfifo(&gate, Mode::S_IRWXU).unwrap();
+    let waiting = |status| guest.launch(&format!(": <{}; exit {status}", gate.display()));
+    let expected: BTreeMap<i32, i32> = (0..PROCESSES).map(|status| (waiting(status), status)).collect();
     let killed = guest.launch("exec sleep 100");
     kill_inside(&guest, killed, "KILL");
     assert_eq!(guest.ask("next_exit"), format!("{killed} 137"));
@@ -82,7 +78,7 @@ pub fn exits_are_told_until_acknowledged() {
     guest.ask(&format!("acknowledge {realtime}"));
 
     guest.signal("worker", Signal::SIGKILL);
-    fs::write(guest.path("go"), "").unwrap();
+    let _open = fs::OpenOptions::new().read(true).write(true).open(&gate).unwrap();
     for _ in 0..3 {
         let told: BTreeMap<i32, i32> = (0..PROCESSES)
             .map(|_| {
@@ -122,6 +118,22 @@ pub fn stored_descriptors_survive_workers() {
     guest.crash_worker();
     assert_eq!(guest.ask("stored 7"), "nothing");
     assert_eq!(guest.ask("stored 18446744073709551615"), "last");
+}
+
+pub fn the_last_words_of_a_worker_that_read_nothing_are_heard() {
+    let guest = Guest::start("last", As::ProcessOne);
+    let unread = guest.path("unread");
+    let init = Pid::from_raw(guest.init_pid());
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| guest.ask(&format!("last_words {} heard", unread.display())));
+        until("something unread", || unread.exists().then_some(()));
+        // So that the words are still unread themselves when their speaker is gone.
+        kill(init, Signal::SIGSTOP).unwrap();
+        assert_eq!(asked.join().unwrap(), "");
+        kill(init, Signal::SIGCONT).unwrap();
+    });
+    assert_eq!(guest.ask_again("stored 9"), "heard");
+    assert!(guest.ask("next_exit").ends_with(" 7"));
 }
 
 pub fn connections_wait_while_no_worker_runs() {

@@ -8,7 +8,7 @@ use std::{
         unix::fs::{FileTypeExt, PermissionsExt},
     },
     path::Path,
-    rc::Rc,
+    sync::Arc,
 };
 
 use nix::sys::socket::{
@@ -24,7 +24,7 @@ pub struct Listener {
     /// What it is for.
     pub kind: ListenerKind,
     /// Shared with the messages that carry it to workers.
-    pub socket: Rc<OwnedFd>,
+    pub socket: Arc<OwnedFd>,
     address: Address,
 }
 
@@ -59,7 +59,7 @@ impl Listener {
             },
             Address::Unix(path) => unix(&address, path),
         }?;
-        Ok(Self { kind, socket: Rc::new(socket), address })
+        Ok(Self { kind, socket: Arc::new(socket), address })
     }
 
     /// Removes what the socket leaves in the file system.

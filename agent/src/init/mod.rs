@@ -2,8 +2,8 @@
 //!
 //! It boots, opens the listeners, starts worker and launcher from a sealed copy of its own binary, and then
 //! reaps, keeps what must survive a worker (exits, descriptors, listeners), restarts what dies, and ends the
-//! machine when told to. It parses nothing a host or a workload wrote, blocks on nothing but `poll`, and owns no
-//! memory that they can make grow. If it ends, the kernel panics and every container is lost: so nothing here
+//! machine when told to. It parses nothing a host or a workload wrote, blocks on nothing but `poll` (a second
+//! thread closes what it no longer keeps), and owns no memory that they can make grow. If it ends, the kernel panics and every container is lost: so nothing here
 //! may exit, and a panic is caught and the loop entered again with all it knows.
 
 use std::{
@@ -30,6 +30,7 @@ use crate::{config::Config, link::ListenerKind, observe::sink::Sink};
 
 mod boot;
 mod cgroups;
+mod closer;
 mod exits;
 mod listeners;
 pub mod modules;

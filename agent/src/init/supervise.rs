@@ -7,7 +7,7 @@
 //!            |  the worker dies, or is silent for 10 s and is killed
 //!            v
 //!            the launcher is killed too, so that no container appears behind the back of the next worker
-//!            |  both are reaped
+//!            |  both are reaped; a worker that the kernel does not let go of is left behind after 14 s
 //!            +--> start (after a pause if this happens often)
 //! ```
 //!
@@ -18,7 +18,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     os::fd::{AsFd, OwnedFd},
-    rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -34,6 +34,7 @@ use nix::{
 use rustjail::sys::{scm, wait};
 
 use super::{
+    closer::Closer,
     exits::Exits,
     listeners::Listener,
     roles::{Backoff, Program, link_pair},
@@ -52,6 +53,9 @@ const TICK: Duration = Duration::from_secs(2);
 /// everything that was sent before it, and yet a worker that floods the link cannot keep init from reaping.
 const MESSAGES_AT_ONCE: usize = 1024;
 
+/// The status of what SIGKILL ends.
+const KILLED: i32 = 128 + Signal::SIGKILL as i32;
+
 /// How many processes are reaped before messages are read again.
 const REAPED_AT_ONCE: usize = 512;
 
@@ -68,8 +72,9 @@ pub struct Init {
     program: Program,
     pub(super) listeners: Vec<Listener>,
     /// Read by the worker on behalf of log readers; held here so that what it had not read outlives it.
-    records: Option<Rc<OwnedFd>>,
-    store: BTreeMap<u64, Rc<OwnedFd>>,
+    records: Option<Arc<OwnedFd>>,
+    store: BTreeMap<u64, Arc<OwnedFd>>,
+    closer: Closer,
     exits: Exits,
     worker: Option<Worker>,
     launcher: Option<i32>,
@@ -86,7 +91,7 @@ struct Worker {
     /// `None` once it is closed; the process is then killed.
     link: Option<OwnedFd>,
     /// What to send before any exit, with what goes beside it.
-    outbox: VecDeque<(ToWorker, Option<Rc<OwnedFd>>)>,
+    outbox: VecDeque<(ToWorker, Option<Arc<OwnedFd>>)>,
     /// The link's buffer is full.
     full: bool,
     /// Ticks since it was heard.
@@ -113,6 +118,7 @@ impl Init {
             listeners,
             records: None,
             store: BTreeMap::new(),
+            closer: Closer::default(),
             exits: Exits::default(),
             worker: None,
             launcher: None,
@@ -126,7 +132,7 @@ impl Init {
 
     /// Hands workers this pipe's reading end, into which the story is told too.
     pub fn with_records(self, records: Option<OwnedFd>) -> Self {
-        Self { records: records.map(Rc::new), ..self }
+        Self { records: records.map(Arc::new), ..self }
     }
 
     /// Returns when everything is to end.
@@ -229,11 +235,14 @@ impl Init {
             }
             ToInit::Store { key } => match fd {
                 Some(fd) if self.store.len() < STORE_CAPACITY || self.store.contains_key(&key) => {
-                    self.store.insert(key, Rc::new(fd));
+                    let replaced = self.store.insert(key, Arc::new(fd));
+                    replaced.into_iter().for_each(|fd| self.closer.close(fd));
                 }
                 _ => self.story.problem(&format_args!("cannot keep the worker's descriptor {key:#x}")),
             },
-            ToInit::Forget { key } => _ = self.store.remove(&key),
+            ToInit::Forget { key } => {
+                self.store.remove(&key).into_iter().for_each(|fd| self.closer.close(fd));
+            }
             ToInit::Expect => self.exits.expect(),
             ToInit::Settle { pid } => {
                 if !self.exits.settle(pid) {
@@ -316,7 +325,13 @@ impl Init {
                     self.story.problem(&"the worker is silent for 10 s; it is aborted");
                     signal(worker.pid, Signal::SIGABRT);
                 }
-                _ => signal(worker.pid, Signal::SIGKILL),
+                7 => signal(worker.pid, Signal::SIGKILL),
+                // The kernel holds one of its threads, say over a file system that does not answer. None of
+                // them will run again.
+                _ => {
+                    self.story.problem(&"the worker cannot be killed and is left behind");
+                    self.worker_died(KILLED);
+                }
             }
         }
     }
@@ -360,21 +375,21 @@ impl Init {
         let pid = self.program.start("launcher", launchers)?;
         self.launcher = Some(pid);
         if let Some(worker) = self.worker.as_mut() {
-            worker.outbox.push_back((ToWorker::Launcher { pid }, Some(Rc::new(workers))));
+            worker.outbox.push_back((ToWorker::Launcher { pid }, Some(Arc::new(workers))));
         }
         Ok(())
     }
 
-    fn hand_over(&self) -> VecDeque<(ToWorker, Option<Rc<OwnedFd>>)> {
+    fn hand_over(&self) -> VecDeque<(ToWorker, Option<Arc<OwnedFd>>)> {
         let hello = ToWorker::Hello { generation: self.generation, pid1: self.pid1 };
         let stages = self.story.stages().iter();
         let stages = stages.map(|(name, at)| (ToWorker::Stage { name: name.clone(), at: *at }, None));
         let listeners = self.listeners.iter();
         let listeners =
-            listeners.map(|it| (ToWorker::Listener { kind: it.kind }, Some(Rc::clone(&it.socket))));
-        let records = self.records.iter().map(|pipe| (ToWorker::Records, Some(Rc::clone(pipe))));
+            listeners.map(|it| (ToWorker::Listener { kind: it.kind }, Some(Arc::clone(&it.socket))));
+        let records = self.records.iter().map(|pipe| (ToWorker::Records, Some(Arc::clone(pipe))));
         let stored = self.store.iter();
-        let stored = stored.map(|(&key, fd)| (ToWorker::Stored { key }, Some(Rc::clone(fd))));
+        let stored = stored.map(|(&key, fd)| (ToWorker::Stored { key }, Some(Arc::clone(fd))));
         [(hello, None)].into_iter().chain(stages).chain(listeners).chain(records).chain(stored).collect()
     }
 

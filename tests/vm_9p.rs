@@ -67,6 +67,11 @@ async fn containers_read_and_write_a_directory_over_9p() {
     guest.create_sandbox("berth-9p").await.unwrap();
     plug(&mut vm, &guest, 1).await;
 
+    // While cat waits for the host, its pipe's lock in hand, the pipe looks as if there were something in it.
+    let script = "i=0; while [ $((i += 1)) -le 200 ]; do cat /data/greeting || exit; done";
+    let output = guest.run(&with(&vm, "cats", script, storage("volume", &[]))).await;
+    assert_eq!((output.status, output.stdout), (0, "of the host\n".repeat(200)));
+
     let script = "cat /data/greeting; mkdir /data/made; echo of the guest >/data/made/file; \
                   mv /data/greeting /data/moved; grep ' /data ' /proc/mounts | cut -d' ' -f3";
     let options = ["version=9p2000.L", "msize=65536", "nodev"];

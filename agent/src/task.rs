@@ -1,12 +1,28 @@
 //! The one place where tasks and work for the pool are started.
 //!
-//! Both are boxed first, and so is what work on the pool comes to. Tokio compiles its machinery for tasks and
+//! Of the pool's threads a few do what takes long, and many wait for streams: a workload may hold the lock of its
+//! own pipes for as long as it likes ([`crate::stdio`]), and what it holds up must be nobody else's.
+//!
+//! Tasks and work are boxed first, and so is what work on the pool comes to. Tokio compiles its machinery for tasks and
 //! channels, about 4 KiB with its unwind tables, once for every type that is spawned or sent; here there are a
 //! hundred such types and no task is so short-lived that a box would show.
 
 use std::{any::Any, future::Future, io, pin::Pin};
 
-use tokio::{sync::oneshot, task::JoinHandle};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    task::JoinHandle,
+};
+
+/// Threads for what takes long; more of it queues.
+const WORKERS: usize = 16;
+/// Threads for streams: as many can be held up before the others' streams have to wait.
+const STREAMS: usize = 496;
+/// What the pool needs room for.
+pub const THREADS: usize = WORKERS + STREAMS;
+
+static FOR_WORK: Semaphore = Semaphore::const_new(WORKERS);
+static FOR_STREAMS: Semaphore = Semaphore::const_new(STREAMS);
 
 type Outcome = Box<dyn Any + Send>;
 
@@ -18,17 +34,33 @@ pub fn spawn<T: 'static>(work: impl Future<Output = T> + 'static) -> JoinHandle<
 
 /// Runs on the pool what may block. It runs to its end even if nobody waits any more; an error is its panic.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    let outcome = on_the_pool(Box::new(move || Box::new(work()))).await;
+    unbox(on_the_pool(&FOR_WORK, Box::new(move || Box::new(work()))).await)
+}
+
+/// Runs on the pool what touches a pipe that a workload has too, and that ends as soon as its lock can be had.
+pub async fn on_stream<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    unbox(on_the_pool(&FOR_STREAMS, Box::new(move || Box::new(work()))).await)
+}
+
+fn unbox<T: 'static>(outcome: Option<Outcome>) -> io::Result<T> {
     match outcome.and_then(|outcome| outcome.downcast().ok()) {
         Some(outcome) => Ok(*outcome),
         None => Err(io::Error::other("it panicked, which is a bug in Berth")),
     }
 }
 
-async fn on_the_pool(work: Box<dyn FnOnce() -> Outcome + Send>) -> Option<Outcome> {
+async fn on_the_pool(
+    threads: &'static Semaphore,
+    work: Box<dyn FnOnce() -> Outcome + Send>,
+) -> Option<Outcome> {
+    let thread = threads.acquire().await.ok()?;
     let (done, outcome) = oneshot::channel();
-    // Nobody may be waiting.
-    drop(tokio::task::spawn_blocking(move || _ = done.send(work())));
+    drop(tokio::task::spawn_blocking(move || {
+        let result = work();
+        drop(thread);
+        // Nobody may be waiting.
+        let _ = done.send(result);
+    }));
     outcome.await.ok()
 }
 

@@ -41,12 +41,11 @@ use crate::{
     sandbox::{Parts, Sandbox},
     stdio::raw::Waiting,
     supervisor::{Handover, ListenerKind, Shutdown, Supervisor},
+    task,
 };
 
 /// Enough for the stack of any call; pool threads come and go with the work.
 const STACK: usize = 256 << 10;
-/// Blocking work at once; more of it queues.
-const POOL: usize = 16;
 /// How long the host may take over the notice that the agent serves.
 const NOTICE: Duration = Duration::from_secs(5);
 
@@ -57,7 +56,7 @@ pub fn run(config: Config) -> ExitCode {
     let log = logs.logger();
     let runtime = Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(POOL)
+        .max_blocking_threads(task::THREADS)
         .thread_stack_size(STACK)
         .thread_keep_alive(Duration::from_secs(1))
         .build();
@@ -108,7 +107,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
     let (ended, mut first_end) = mpsc::unbounded_channel();
     if pid1 {
         let (hotplug, log) = (Rc::clone(&hotplug), log.clone());
-        crate::task::spawn(async move { hotplug.drive(log).await });
+        task::spawn(async move { hotplug.drive(log).await });
     }
     essential(&ended, "the link to uevents", async move { hotplug.listen(uevents).await });
     sandbox.recover(stored).await.map_err(io::Error::other)?;
@@ -136,7 +135,7 @@ async fn serve(config: Config, logs: Log) -> io::Result<()> {
         parts.listen(kind, listener, &ended);
     }
     if config.debug_console && config.debug_console_port == 0 && pid1 {
-        crate::task::spawn(console::on_device(log.clone()));
+        task::spawn(console::on_device(log.clone()));
     }
     stages.push(("serving".to_owned(), now()));
     slog::info!(log, "serving"; "generation" => generation);
@@ -204,7 +203,7 @@ async fn settle_initdata(kept: PathBuf, pid1: bool, generation: u32, log: Logger
         let directory = Path::new(crate::initdata::DIRECTORY);
         crate::initdata::settle(&Roots::default().dev, directory, &kept, generation, &log)
     };
-    let settled = crate::task::blocking(settle).await;
+    let settled = task::blocking(settle).await;
     let problem = match settled {
         Ok(Ok(())) => return None,
         Ok(Err(problem)) => problem.to_string(),
@@ -232,8 +231,8 @@ type Ended = mpsc::UnboundedSender<(&'static str, io::Error)>;
 /// Runs a part whose end, by whatever way, is the worker's.
 fn essential(ended: &Ended, part: &'static str, work: impl Future<Output = io::Error> + 'static) {
     let ended = ended.clone();
-    let work = crate::task::spawn(work);
-    crate::task::spawn(async move {
+    let work = task::spawn(work);
+    task::spawn(async move {
         let error = work.await.unwrap_or_else(io::Error::other);
         // The receiver is gone when another part ended first.
         let _too_late = ended.send((part, error));
@@ -243,7 +242,7 @@ fn essential(ended: &Ended, part: &'static str, work: impl Future<Output = io::E
 /// Runs a part that the worker can do without.
 fn optional(part: &'static str, log: &Logger, work: impl Future<Output = io::Error> + 'static) {
     let log = log.clone();
-    crate::task::spawn(async move {
+    task::spawn(async move {
         let error = work.await;
         slog::error!(log, "served no more"; "part" => part, "error" => %error);
     });
@@ -329,7 +328,7 @@ fn tell_host(port: u32, stages: Vec<(String, u64)>, log: Logger) {
         }
     };
     // It tells of its own failure.
-    crate::task::spawn(async move { crate::task::blocking(tell).await });
+    task::spawn(async move { task::blocking(tell).await });
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) fn write_stdin(agent: &Agent, method: &Method, body: &[u8]) -> Result
     let request: WriteStreamRequest = decode(body)?;
     let sandbox = agent.sandbox.clone();
     detached(method, None, async move {
-        let len = sandbox.write_stdin(&request.container_id, &request.exec_id, &request.data).await?;
+        let len = sandbox.write_stdin(&request.container_id, &request.exec_id, request.data).await?;
         let reply = WriteStreamResponse { len, ..Default::default() };
         let bytes = reply.write_to_bytes().map_err(|error| Error::Invalid(error.to_string()))?;
         Ok(Reply::message(bytes))

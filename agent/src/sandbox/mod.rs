@@ -12,6 +12,7 @@ use std::{
     os::fd::OwnedFd,
     path::PathBuf,
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,7 +29,7 @@ use crate::{
     hotplug::Hotplug,
     observe::log::Log,
     observe::metrics::{Census, Roles},
-    stdio::{peek::Peeker, raw::Waiting},
+    stdio::{peek::Peekers, raw::Waiting},
     storage::{Storage, Storages, volume::Usage},
     supervisor::{Key, Supervisor},
 };
@@ -213,7 +214,7 @@ struct Core {
     named: Log,
     supervisor: Rc<Supervisor>,
     raw: Rc<Waiting>,
-    peeker: Rc<Peeker>,
+    peekers: Arc<Peekers>,
     pipe_size: Option<u32>,
     journal: Journal,
     /// The last time it was to be written.
@@ -287,7 +288,7 @@ impl Sandbox {
         let Parts { supervisor, raw, hotplug, cdi, state_dir, pipe_size, log, mem_agent, named, .. } = parts;
         let journal = Journal::open(&state_dir)
             .map_err(failed_to(|| format!("make the state directory {}", state_dir.display())))?;
-        let peeker = Peeker::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
+        let peekers = Peekers::new().map_err(failed_to(|| "make the scratch pipe".to_owned()))?;
         let hierarchies = Hierarchies::detect().unwrap_or_else(|error| {
             slog::error!(log, "containers get no cgroups"; "error" => %error);
             Hierarchies::default()
@@ -300,7 +301,7 @@ impl Sandbox {
             named,
             supervisor,
             raw,
-            peeker: Rc::new(peeker),
+            peekers: Arc::new(peekers),
             pipe_size,
             journal,
             journal_fails: Cell::new(false),
@@ -435,7 +436,7 @@ impl Sandbox {
     }
 
     /// Writes all of `data` to the process's standard input; an empty slice closes it.
-    pub async fn write_stdin(&self, id: &str, exec_id: &str, data: &[u8]) -> Result<u32> {
+    pub async fn write_stdin(&self, id: &str, exec_id: &str, data: Vec<u8>) -> Result<u32> {
         self.core.write_stdin(id, exec_id, data).await
     }
 

@@ -3,7 +3,7 @@
 //! A stream that is closed or at its end gives its descriptors back at once, here and with init, so what is
 //! open after a restart of the worker is exactly what was open before it.
 
-use std::{io, os::fd::OwnedFd, rc::Rc};
+use std::{io, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 use super::{
     Core, Error, Output as Which, Result, StdioPorts,
@@ -126,7 +126,7 @@ impl Core {
                     self.pump(container, process, held, pump::output(pipe, socket, Rc::clone(moved)), true);
                 }
                 (Some(pipe), None) if !raw => {
-                    *stream.borrow_mut() = Some(Output::pipe(pipe, Rc::clone(&self.peeker))?);
+                    *stream.borrow_mut() = Some(Output::pipe(pipe, Arc::clone(&self.peekers))?);
                 }
                 _ => {}
             }
@@ -206,7 +206,8 @@ impl Core {
         }
     }
 
-    pub(super) async fn write_stdin(&self, id: &str, exec_id: &str, data: &[u8]) -> Result<u32> {
+    pub(super) async fn write_stdin(&self, id: &str, exec_id: &str, data: Vec<u8>) -> Result<u32> {
+        let length = data.len();
         if data.is_empty() {
             return self.close_stdin(id, exec_id).await.map(|()| 0);
         }
@@ -220,8 +221,8 @@ impl Core {
             _ if error.raw_os_error() == Some(nix::libc::EIO) => closed("stdin", &process),
             _ => failed_to(|| format!("write the standard input of process {:?}", process.exec_id))(error),
         })?;
-        add(&self.moved.stdin, data.len());
-        Ok(u32::try_from(data.len()).unwrap_or(u32::MAX))
+        add(&self.moved.stdin, length);
+        Ok(u32::try_from(length).unwrap_or(u32::MAX))
     }
 
     pub(super) async fn close_stdin(&self, id: &str, exec_id: &str) -> Result<()> {
@@ -283,10 +284,12 @@ impl Seen {
                     Which::Stderr => &core.moved.stderr,
                 };
                 add(moved, look.len());
-                if let Err(error) = look.take() {
-                    slog::error!(core.log, "output that was delivered cannot be taken and will come again";
-                        "container" => &container.id, "exec" => &process.exec_id, "error" => %error);
-                }
+                crate::task::spawn(async move {
+                    if let Err(error) = look.take().await {
+                        slog::error!(core.log, "output that was delivered cannot be taken and will come again";
+                            "container" => &container.id, "exec" => &process.exec_id, "error" => %error);
+                    }
+                });
                 return;
             }
             What::End if process.terminal => {

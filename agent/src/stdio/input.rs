@@ -5,37 +5,38 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     rc::Rc,
+    sync::Arc,
 };
 
 use nix::poll::PollFlags;
 use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::Semaphore,
+    io::Interest,
+    sync::{OwnedSemaphorePermit, Semaphore},
 };
 
 use crate::reactor::register;
 
-use super::{has, terminal::Terminal, when_ready};
+use super::{Shared, attempt, state, terminal::Terminal};
 
 /// One input stream.
 #[derive(Debug)]
 pub struct Input {
     sink: Sink,
-    turn: Semaphore,
+    turn: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
 enum Sink {
-    Pipe(AsyncFd<OwnedFd>),
+    Pipe(Shared),
     Terminal(Rc<Terminal>),
 }
 
 impl Input {
     /// The agent's end of an input pipe.
     pub fn pipe(pipe: OwnedFd) -> io::Result<Rc<Self>> {
-        Ok(Self::new(Sink::Pipe(register(pipe, Interest::WRITABLE)?)))
+        Ok(Self::new(Sink::Pipe(register(Arc::new(pipe), Interest::WRITABLE)?)))
     }
 
     /// The keyboard of a terminal.
@@ -44,21 +45,21 @@ impl Input {
     }
 
     fn new(sink: Sink) -> Rc<Self> {
-        Rc::new(Self { sink, turn: Semaphore::new(1) })
+        Rc::new(Self { sink, turn: Arc::new(Semaphore::new(1)) })
     }
 
     /// Writes all of `data`, waiting for room; `BrokenPipe` once nobody can read it any more.
-    pub async fn write_all(&self, data: &[u8]) -> io::Result<()> {
-        let _turn = self.turn.acquire().await.map_err(io::Error::other)?;
+    pub async fn write_all(&self, data: Vec<u8>) -> io::Result<()> {
+        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(io::Error::other)?;
         let pipe = match &self.sink {
             Sink::Pipe(pipe) => pipe,
-            Sink::Terminal(terminal) => return terminal.write_all(data).await,
+            Sink::Terminal(terminal) => return terminal.write_all(&data).await,
         };
-        let mut rest = data;
-        while !rest.is_empty() {
-            let write = |fd: &OwnedFd| Ok(nix::unistd::write(fd, rest)?);
-            let written = when_ready(pipe, Interest::WRITABLE, write).await?;
-            rest = rest.get(written..).unwrap_or_default();
+        let mut hands = Hands { _turn: turn, data, written: 0 };
+        while hands.written < hands.data.len() {
+            let (back, written) = attempt(pipe, Interest::WRITABLE, hands, Hands::write).await?;
+            hands = back;
+            hands.written += written;
         }
         Ok(())
     }
@@ -75,8 +76,23 @@ impl Input {
     /// Whether no process can read it any more.
     pub fn is_orphaned(&self) -> bool {
         match &self.sink {
-            Sink::Pipe(pipe) => has(pipe.get_ref().as_fd(), PollFlags::POLLERR).unwrap_or(false),
+            Sink::Pipe(pipe) => {
+                state(pipe.get_ref().as_fd(), PollFlags::empty()).is_ok_and(|state| !state.is_empty())
+            }
             Sink::Terminal(_) => false,
         }
+    }
+}
+
+/// What is being written, and the turn to do so.
+struct Hands {
+    _turn: OwnedSemaphorePermit,
+    data: Vec<u8>,
+    written: usize,
+}
+
+impl Hands {
+    fn write(pipe: BorrowedFd<'_>, hands: &mut Self) -> io::Result<usize> {
+        Ok(nix::unistd::write(pipe, hands.data.get(hands.written..).unwrap_or_default())?)
     }
 }

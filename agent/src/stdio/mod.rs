@@ -4,10 +4,16 @@
 //! a workload that nobody listens to is held by its own pipe and costs the agent no memory. Output is peeked
 //! at and leaves the pipe only when it has been delivered ([`output`]); a terminal cannot be peeked at and
 //! keeps its last unsent bytes ([`terminal`]). Raw streams ([`raw`], [`pump`]) bypass RPC altogether.
+//!
+//! **A pipe's lock belongs to the workload.** Linux holds it while splice(2) waits for the file or socket at the
+//! other side, and whoever reads, writes or closes the pipe then sleeps where no signal wakes him, non-blocking or
+//! not. So whatever takes that lock is done on the pool ([`crate::task::on_stream`]), one thing at a time for
+//! each stream; only poll(2), which does not, is called here.
 
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
 use nix::{
@@ -15,6 +21,8 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::task::on_stream;
 
 pub mod input;
 pub mod output;
@@ -79,9 +87,43 @@ pub(crate) async fn when_ready<T>(
     }
 }
 
-/// Whether `fd` is in the state `wanted` right now.
-pub(crate) fn has(fd: BorrowedFd<'_>, wanted: PollFlags) -> io::Result<bool> {
+/// A pipe that a workload has the other end of.
+pub(crate) type Shared = AsyncFd<Arc<OwnedFd>>;
+
+/// Waits until `pipe` is ready for `interest`, has `attempt` made on the pool, and again while it answers
+/// `WouldBlock`. What is in `hands` goes with it and comes back with the outcome: a turn held there is not
+/// free before the pool is, whoever stops waiting.
+pub(crate) async fn attempt<S: Send + 'static, T: Send + 'static>(
+    pipe: &Shared,
+    interest: Interest,
+    mut hands: S,
+    attempt: fn(BorrowedFd<'_>, &mut S) -> io::Result<T>,
+) -> io::Result<(S, T)> {
+    let wanted = if interest.is_readable() { PollFlags::POLLIN } else { PollFlags::POLLOUT };
+    loop {
+        let mut ready = pipe.ready(interest).await?;
+        if state(pipe.get_ref().as_fd(), wanted)?.is_empty() {
+            ready.clear_ready();
+            continue;
+        }
+        let fd = Arc::clone(pipe.get_ref());
+        let work = move || {
+            let outcome = attempt(fd.as_fd(), &mut hands);
+            (hands, outcome)
+        };
+        let (back, outcome) = on_stream(work).await?;
+        hands = back;
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome.map(|value| (hands, value)),
+        }
+    }
+}
+
+/// The state of `fd` right now: what of `wanted` holds, and POLLHUP and POLLERR, which always count.
+pub(crate) fn state(fd: BorrowedFd<'_>, wanted: PollFlags) -> io::Result<PollFlags> {
     let mut fds = [PollFd::new(fd, wanted)];
     poll(&mut fds, PollTimeout::ZERO)?;
-    Ok(fds.iter().any(|fd| fd.revents().is_some_and(|now| now.intersects(wanted | PollFlags::POLLHUP))))
+    Ok(fds.first().and_then(PollFd::revents).unwrap_or(PollFlags::empty()))
 }

@@ -11,19 +11,20 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     rc::Rc,
     sync::Arc,
 };
 
+use nix::poll::PollFlags;
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::Interest,
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
-use crate::reactor::register;
+use crate::{reactor::register, task::on_stream};
 
-use super::{MAX_READ, peek::Peeker, terminal::Terminal, when_ready};
+use super::{MAX_READ, Shared, attempt, peek::Peekers, state, terminal::Terminal};
 
 /// One output stream.
 #[derive(Debug)]
@@ -34,15 +35,15 @@ pub struct Output {
 
 #[derive(Debug)]
 enum Source {
-    Pipe { pipe: AsyncFd<OwnedFd>, peeker: Rc<Peeker> },
+    Pipe { pipe: Shared, peekers: Arc<Peekers> },
     Terminal(Rc<Terminal>),
 }
 
 impl Output {
     /// The agent's end of an output pipe.
-    pub fn pipe(pipe: OwnedFd, peeker: Rc<Peeker>) -> io::Result<Rc<Self>> {
-        let pipe = register(pipe, Interest::READABLE)?;
-        Ok(Self::new(Source::Pipe { pipe, peeker }))
+    pub fn pipe(pipe: OwnedFd, peekers: Arc<Peekers>) -> io::Result<Rc<Self>> {
+        let pipe = register(Arc::new(pipe), Interest::READABLE)?;
+        Ok(Self::new(Source::Pipe { pipe, peekers }))
     }
 
     /// What a terminal shows.
@@ -59,20 +60,25 @@ impl Output {
     pub async fn look(self: &Rc<Self>, len: u32) -> io::Result<Look> {
         let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(io::Error::other)?;
         let len = usize::try_from(len).unwrap_or(MAX_READ).clamp(1, MAX_READ);
-        let data = match &self.source {
-            Source::Pipe { pipe, peeker } => {
-                when_ready(pipe, Interest::READABLE, |fd| peeker.look(fd.as_fd(), len)).await?
+        let (turn, data) = match &self.source {
+            Source::Pipe { pipe, peekers } => {
+                let hands = (turn, Arc::clone(peekers), len);
+                let look =
+                    |pipe: BorrowedFd<'_>, hands: &mut (_, Arc<Peekers>, usize)| hands.1.look(pipe, hands.2);
+                let ((turn, ..), data) = attempt(pipe, Interest::READABLE, hands, look).await?;
+                (turn, data)
             }
-            Source::Terminal(terminal) => terminal.look(len).await?,
+            Source::Terminal(terminal) => (turn, terminal.look(len).await?),
         };
-        Ok(Look { len: data.len(), data, output: Rc::clone(self), _turn: turn })
+        Ok(Look { len: data.len(), data, output: Rc::clone(self), turn })
     }
 
     /// Whether the stream is at its end with nothing left to deliver, and nobody is about to be told so.
     pub fn is_spent(&self) -> bool {
         match &self.source {
-            Source::Pipe { pipe, peeker } if self.turn.available_permits() > 0 => {
-                peeker.look(pipe.get_ref().as_fd(), 1).is_ok_and(|data| data.is_empty())
+            Source::Pipe { pipe, .. } if self.turn.available_permits() > 0 => {
+                state(pipe.get_ref().as_fd(), PollFlags::POLLIN)
+                    .is_ok_and(|state| state == PollFlags::POLLHUP)
             }
             // A terminal cannot be asked without taking what it says.
             Source::Pipe { .. } | Source::Terminal(_) => false,
@@ -87,7 +93,7 @@ pub struct Look {
     pub data: Vec<u8>,
     len: usize,
     output: Rc<Output>,
-    _turn: OwnedSemaphorePermit,
+    turn: OwnedSemaphorePermit,
 }
 
 impl Look {
@@ -101,12 +107,21 @@ impl Look {
         self.len == 0
     }
 
-    /// Takes the bytes out of the stream.
-    pub fn take(&self) -> io::Result<()> {
-        match &self.output.source {
-            Source::Pipe { pipe, peeker } => peeker.take(pipe.get_ref().as_fd(), self.len),
+    /// Takes the bytes out of the stream; only then the turn ends.
+    pub async fn take(self) -> io::Result<()> {
+        let Self { len, output, turn, .. } = self;
+        match &output.source {
+            Source::Pipe { pipe, peekers } => {
+                let (pipe, peekers) = (Arc::clone(pipe.get_ref()), Arc::clone(peekers));
+                on_stream(move || {
+                    let taken = peekers.take(pipe.as_fd(), len);
+                    drop(turn);
+                    taken
+                })
+                .await?
+            }
             Source::Terminal(terminal) => {
-                terminal.take(self.len);
+                terminal.take(len);
                 Ok(())
             }
         }

@@ -8,8 +8,9 @@
 use std::{
     cell::Cell,
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     rc::Rc,
+    sync::Arc,
 };
 
 use nix::{
@@ -19,19 +20,21 @@ use nix::{
 use rustjail::sys::pipe::splice;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::reactor::register;
+use crate::{reactor::register, task::on_stream};
 
-use super::{has, input::Input, output::Output, when_ready};
+use super::{Shared, input::Input, output::Output, state, when_ready};
 
 /// Per system call; what a pipe or a socket holds bounds it further.
 const CHUNK: usize = 1 << 20;
+/// System calls that one turn on the pool makes at most.
+const CALLS: usize = 64;
 /// The buffer where splicing is impossible.
 const BUFFER: u32 = 32 << 10;
 
 /// Moves everything a process writes to `pipe` into `socket`, then ends the socket's stream.
 pub async fn output(pipe: OwnedFd, socket: OwnedFd, moved: Rc<Cell<u64>>) -> io::Result<()> {
-    let pipe = register(pipe, Interest::READABLE)?;
-    let socket = register(socket, Interest::WRITABLE)?;
+    let pipe = register(Arc::new(pipe), Interest::READABLE)?;
+    let socket = register(Arc::new(socket), Interest::WRITABLE)?;
     relay(&pipe, &socket, &moved).await?;
     shutdown(socket.as_raw_fd(), Shutdown::Write)?;
     Ok(())
@@ -39,8 +42,8 @@ pub async fn output(pipe: OwnedFd, socket: OwnedFd, moved: Rc<Cell<u64>>) -> io:
 
 /// Moves everything a host writes to `socket` into `pipe`; dropping the pipe then ends the process's input.
 pub async fn input(socket: OwnedFd, pipe: OwnedFd, moved: Rc<Cell<u64>>) -> io::Result<()> {
-    let socket = register(socket, Interest::READABLE)?;
-    let pipe = register(pipe, Interest::WRITABLE)?;
+    let socket = register(Arc::new(socket), Interest::READABLE)?;
+    let pipe = register(Arc::new(pipe), Interest::WRITABLE)?;
     relay(&socket, &pipe, &moved).await
 }
 
@@ -55,7 +58,7 @@ pub async fn terminal_output(terminal: Rc<Output>, socket: OwnedFd, moved: Rc<Ce
         }
         write_all(&socket, &look.data).await?;
         add(&moved, look.data.len());
-        look.take()?;
+        look.take().await?;
     }
 }
 
@@ -73,8 +76,9 @@ pub async fn terminal_input(socket: OwnedFd, terminal: Rc<Input>, moved: Rc<Cell
         if data.is_empty() {
             return terminal.type_eof().await.map(|_typed| ());
         }
-        terminal.write_all(&data).await?;
-        add(&moved, data.len());
+        let length = data.len();
+        terminal.write_all(data).await?;
+        add(&moved, length);
     }
 }
 
@@ -92,31 +96,40 @@ async fn write_all(socket: &AsyncFd<OwnedFd>, mut data: &[u8]) -> io::Result<()>
 }
 
 /// Splices until the source ends. `EAGAIN` does not say which side it came from, so each is asked.
-async fn relay(from: &AsyncFd<OwnedFd>, to: &AsyncFd<OwnedFd>, moved: &Cell<u64>) -> io::Result<()> {
+async fn relay(from: &Shared, to: &Shared, moved: &Cell<u64>) -> io::Result<()> {
     loop {
         let mut readable = from.ready(Interest::READABLE).await?;
         let mut writable = to.ready(Interest::WRITABLE).await?;
-        match splice(from.get_ref().as_fd(), to.get_ref().as_fd(), CHUNK) {
+        let (source, sink) = (Arc::clone(from.get_ref()), Arc::clone(to.get_ref()));
+        let (bytes, end) = on_stream(move || splice_on(source.as_fd(), sink.as_fd())).await?;
+        add(moved, bytes);
+        match end {
             Ok(0) => return Ok(()),
-            Ok(bytes) => {
-                add(moved, bytes);
-                tokio::task::coop::consume_budget().await;
-            }
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let source_empty = !has(from.get_ref().as_fd(), PollFlags::POLLIN)?;
-                let sink_full = !has(to.get_ref().as_fd(), PollFlags::POLLOUT)?;
-                if source_empty {
+                if state(from.get_ref().as_fd(), PollFlags::POLLIN)?.is_empty() {
                     readable.clear_ready();
                 }
-                if sink_full {
+                if state(to.get_ref().as_fd(), PollFlags::POLLOUT)?.is_empty() {
                     writable.clear_ready();
-                }
-                if !source_empty && !sink_full {
-                    tokio::task::yield_now().await;
                 }
             }
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Splices while there is something to move and room for it: how much was moved in all, and the last outcome.
+fn splice_on(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> (usize, io::Result<usize>) {
+    let mut moved = 0;
+    let mut last = Ok(0);
+    for _ in 0..CALLS {
+        last = splice(from, to, CHUNK);
+        match last {
+            Ok(bytes @ 1..) => moved += bytes,
+            _ => break,
+        }
+    }
+    (moved, last)
 }

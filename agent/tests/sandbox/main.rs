@@ -6,6 +6,7 @@
 mod hooks;
 mod host;
 mod lifecycle;
+mod locks;
 mod raw;
 mod recovery;
 mod streams;

@@ -10,7 +10,7 @@ use tokio::{
 use crate::host::{Host, Out, Run, sh};
 
 /// Connects to the stdio listener as a host does through a VMM, and learns its port.
-async fn connect(host: &Host) -> (u32, UnixStream) {
+pub async fn connect(host: &Host) -> (u32, UnixStream) {
     let mut stream = UnixStream::connect(host.dir.join("agent.sock.stdio")).await.unwrap();
     stream.write_all(b"CONNECT 1027\n").await.unwrap();
     let mut line = String::new();

@@ -6,7 +6,7 @@ use berth_protocols::agent::{CloseStdinRequest, GetMetricsRequest, TtyWinResizeR
 
 use crate::host::{Host, Out, Run, read, sh, soon};
 
-async fn close_stdin(host: &Host, id: &str, exec_id: &str) {
+pub async fn close_stdin(host: &Host, id: &str, exec_id: &str) {
     let mut request = CloseStdinRequest::new();
     request.container_id = id.to_owned();
     request.exec_id = exec_id.to_owned();
@@ -73,11 +73,12 @@ async fn a_background_child_keeps_output_open_but_not_the_wait() {
     assert!(before.elapsed() >= Duration::from_millis(900));
 }
 
-/// Until the agent has a call that waits for output.
-async fn until_parked(host: &Host) {
+/// Until the agent has so many calls of `method` that wait.
+pub async fn until_running(host: &Host, method: &str, count: usize) {
+    let wanted = format!("berth_rpc_running{{method=\"{method}\"}} {count}\n");
     loop {
         let metrics = host.client.get_metrics(soon(), &GetMetricsRequest::new()).await.unwrap().metrics;
-        if metrics.contains("berth_rpc_running{method=\"ReadStdout\"} 1\n") {
+        if metrics.contains(&wanted) {
             return;
         }
     }
@@ -91,7 +92,7 @@ async fn a_client_that_vanishes_takes_no_output_with_it() {
         // Parked when it goes: its turn must go to the next.
         let client = host.connect().await;
         let parked = tokio::spawn(async move { read(&client, "box", "", Out::Stdout).await });
-        until_parked(&host).await;
+        until_running(&host, "ReadStdout", 1).await;
         parked.abort();
     }
     host.write("box", "", b"go\n").await.unwrap();

@@ -143,8 +143,8 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "agent.container_pipe_size",
         "container_pipe_size",
-        ("bytes", "the kernel's"),
-        "size of containers' pipes",
+        ("bytes", "0"),
+        "size of containers' pipes; 0 is 256 KiB, and 1 MiB for raw streams",
         |config, text| set(&mut config.container_pipe_size, number(text)),
     ),
     setting(

@@ -31,8 +31,11 @@ use crate::{
     supervisor::LaunchError,
 };
 
-/// What the pipe of a raw output holds, in bytes, where nothing else is configured: so much that the process and
-/// the pump seldom wait for each other. It is the most that Linux gives to anybody by default.
+/// What a pipe holds, in bytes, where nothing else is configured: more than the kernel's 64 KiB, so that one turn
+/// on the pool and one call move more.
+const PIPE: u32 = 256 << 10;
+/// The same of a raw stream: so much that the process and the pump seldom wait for each other. It is the most
+/// that Linux gives to anybody by default.
 const RAW_PIPE: u32 = 1 << 20;
 
 /// The new process's ends of everything.
@@ -109,8 +112,8 @@ impl Core {
         if process.terminal {
             return Ok(TheirEnds { stdio: Stdio::Terminal, sync, sockets });
         }
-        let stdin = Pipe::input().map_err(failed_to(failed))?;
-        let size = |raw: bool| self.pipe_size.or(raw.then_some(RAW_PIPE));
+        let size = |raw: bool| self.pipe_size.unwrap_or(if raw { RAW_PIPE } else { PIPE });
+        let stdin = Pipe::input(size(process.raw.stdin)).map_err(failed_to(failed))?;
         let stdout = Pipe::output(size(process.raw.stdout)).map_err(failed_to(failed))?;
         let stderr = Pipe::output(size(process.raw.stderr)).map_err(failed_to(failed))?;
         self.hold(process, Held::Stdin, &stdin.ours)?;

@@ -59,7 +59,7 @@ impl Input {
         while hands.written < hands.data.len() {
             let (back, written) = attempt(pipe, Interest::WRITABLE, hands, Hands::write).await?;
             hands = back;
-            hands.written += written;
+            hands.written += written.unwrap_or_default();
         }
         Ok(())
     }

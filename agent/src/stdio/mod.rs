@@ -44,23 +44,26 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// A pipe that the process reads from.
-    pub fn input() -> io::Result<Self> {
-        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    /// A pipe that the process reads from, of `size` bytes where the kernel allows it.
+    pub fn input(size: u32) -> io::Result<Self> {
+        let (read, write) = pipe(size)?;
         set_nonblocking(&write)?;
         Ok(Self { ours: write, theirs: read })
     }
 
-    /// A pipe that the process writes to, of `size` bytes where one is given and the kernel allows it.
-    pub fn output(size: Option<u32>) -> io::Result<Self> {
-        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    /// A pipe that the process writes to, of `size` bytes where the kernel allows it.
+    pub fn output(size: u32) -> io::Result<Self> {
+        let (read, write) = pipe(size)?;
         set_nonblocking(&read)?;
-        if let Some(size) = size {
-            // A size over fs.pipe-max-size is a wish that cannot be met, not a reason to run no container.
-            let _refused = rustjail::sys::pipe::set_size(read.as_fd(), size as usize);
-        }
         Ok(Self { ours: read, theirs: write })
     }
+}
+
+fn pipe(size: u32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    // A size over fs.pipe-max-size is a wish that cannot be met, not a reason to run no container.
+    let _refused = rustjail::sys::pipe::set_size(read.as_fd(), size as usize);
+    Ok((read, write))
 }
 
 /// Makes the open file description of `fd` non-blocking.
@@ -92,19 +95,23 @@ pub(crate) type Shared = AsyncFd<Arc<OwnedFd>>;
 
 /// Waits until `pipe` is ready for `interest`, has `attempt` made on the pool, and again while it answers
 /// `WouldBlock`. What is in `hands` goes with it and comes back with the outcome: a turn held there is not
-/// free before the pool is, whoever stops waiting.
+/// free before the pool is, whoever stops waiting. Nothing comes of a pipe that is empty and has no writer left.
 pub(crate) async fn attempt<S: Send + 'static, T: Send + 'static>(
     pipe: &Shared,
     interest: Interest,
     mut hands: S,
     attempt: fn(BorrowedFd<'_>, &mut S) -> io::Result<T>,
-) -> io::Result<(S, T)> {
+) -> io::Result<(S, Option<T>)> {
     let wanted = if interest.is_readable() { PollFlags::POLLIN } else { PollFlags::POLLOUT };
     loop {
         let mut ready = pipe.ready(interest).await?;
-        if state(pipe.get_ref().as_fd(), wanted)?.is_empty() {
-            ready.clear_ready();
-            continue;
+        match state(pipe.get_ref().as_fd(), wanted)? {
+            PollFlags::POLLHUP => return Ok((hands, None)),
+            state if state.is_empty() => {
+                ready.clear_ready();
+                continue;
+            }
+            _ => {}
         }
         let fd = Arc::clone(pipe.get_ref());
         let work = move || {
@@ -116,7 +123,7 @@ pub(crate) async fn attempt<S: Send + 'static, T: Send + 'static>(
         match outcome {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            outcome => return outcome.map(|value| (hands, value)),
+            outcome => return outcome.map(|value| (hands, Some(value))),
         }
     }
 }

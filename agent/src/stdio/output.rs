@@ -66,7 +66,7 @@ impl Output {
                 let look =
                     |pipe: BorrowedFd<'_>, hands: &mut (_, Arc<Peekers>, usize)| hands.1.look(pipe, hands.2);
                 let ((turn, ..), data) = attempt(pipe, Interest::READABLE, hands, look).await?;
-                (turn, data)
+                (turn, data.unwrap_or_default())
             }
             Source::Terminal(terminal) => (turn, terminal.look(len).await?),
         };

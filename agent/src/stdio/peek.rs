@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn looking_takes_nothing_and_taking_takes_exactly() {
         let peeker = Peekers::new().unwrap();
-        let pipe = Pipe::output(None).unwrap();
+        let pipe = Pipe::output(64 << 10).unwrap();
         let mut writer = std::fs::File::from(pipe.theirs);
         writer.write_all(b"hello, world").unwrap();
         for _ in 0..3 {
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn packets_and_a_full_pipe_come_out_whole() {
         let peeker = Peekers::new().unwrap();
-        let pipe = Pipe::output(Some(1 << 20)).unwrap();
+        let pipe = Pipe::output(1 << 20).unwrap();
         fcntl(&pipe.theirs, FcntlArg::F_SETFL(OFlag::O_DIRECT | OFlag::O_NONBLOCK)).unwrap();
         let mut writer = std::fs::File::from(pipe.theirs);
         let mut written = Vec::new();

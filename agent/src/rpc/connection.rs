@@ -330,9 +330,14 @@ impl Connection {
                 Flushed::All if self.drained.get() && self.pending.get() == 0 => break,
                 Flushed::All => self.wait_for_work().await?,
                 Flushed::Blocked => {
+                    let sent = self.output.borrow().sent();
                     let writable =
                         timeout(self.hub.limits.write_stall, self.socket.ready(Interest::WRITABLE));
-                    let mut ready = writable.await.map_err(|_| io::ErrorKind::TimedOut)??;
+                    let Ok(ready) = writable.await else {
+                        self.look_for_progress(sent)?;
+                        continue;
+                    };
+                    let mut ready = ready?;
                     if ready.ready().is_write_closed() {
                         return Err(io::ErrorKind::BrokenPipe.into());
                     }
@@ -343,6 +348,13 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Fails if the socket has taken no more than `sent` bytes and takes none now. A Unix socket polls writable only
+    /// once most of its buffer is free, and a peer that reads a KiB a second may be long in getting there.
+    fn look_for_progress(&self, sent: u64) -> io::Result<()> {
+        self.try_flush()?;
+        if self.output.borrow().sent() == sent { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
     /// Until something is to be written, or may be, or nothing ever will.

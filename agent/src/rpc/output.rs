@@ -38,12 +38,18 @@ pub(super) struct Output {
     tail: Vec<u8>,
     written: usize,
     bytes: usize,
+    sent: u64,
 }
 
 impl Output {
     /// Bytes that wait.
     pub(super) fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that the socket has taken, ever.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Encodes the answer to `stream`. One that would not fit a frame becomes an error: no client reads it.
@@ -112,6 +118,7 @@ impl Output {
             match self.send(socket) {
                 Ok(sent) => {
                     self.written += sent;
+                    self.sent += sent as u64;
                     self.bytes = self.bytes.saturating_sub(sent);
                 }
                 Err(Errno::EINTR) => {}

@@ -108,6 +108,21 @@ fn t5_sixteen_slow_readers_hold_up_nobody_and_get_everything() {
 }
 
 #[test]
+fn t5_who_takes_a_little_at_a_time_is_not_cut_off() {
+    let server = start(Setup { stall_ms: Some(3000), ..Setup::default() });
+    let mut slow = server.client();
+    (0..4).for_each(|_| _ = slow.start("Read", b"1048576"));
+    // Less in the time of a stall than makes a Unix socket poll writable (160 KiB), over more than two of them.
+    for _ in 0..50 {
+        slow.socket.read_exact(&mut [0; 8 << 10]).unwrap();
+        thread::sleep(Duration::from_millis(170));
+    }
+    let rest = 4 * (1_048_580 + 10 + 4) - 50 * (8 << 10);
+    slow.socket.read_exact(&mut vec![0; rest]).unwrap();
+    slow.ping();
+}
+
+#[test]
 fn t7_declared_lengths_cost_nothing() {
     let server = start(Setup { frame_ms: Some(6000), ..Setup::default() });
     server.client().ping();

@@ -50,7 +50,7 @@ endef
 
 .PHONY: help
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install what building and booting need (Debian packages, the vsock daemon)
@@ -106,6 +106,12 @@ SOAK_CONTAINERS ?= 10000
 .PHONY: soak
 soak: setup build image ## run 10,000 containers and 50,000 execs, and a guest out of memory 50 times
 	@$(PARTS) SOAK_CONTAINERS=$(SOAK_CONTAINERS) SOAK_OOM=50 cargo test --test soak --test vm_oom -- --nocapture
+
+MUTATIONS ?= 1000000
+.PHONY: mutations
+mutations: setup build ## make MUTATIONS (1000000) nearly right requests of every method
+	$(call install,$(TEST_PACKAGES))
+	@$(PARTS) MUTATIONS=$(MUTATIONS) cargo test --profile bench --package berth --test mutations -- --nocapture
 
 .PHONY: bench
 bench: setup build image ## measure beside crun and runc

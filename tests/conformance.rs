@@ -5,10 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use berth::{Agent, Container, Guest, RawClient, Vm, deadline, process, until};
-use berth_protocols::agent::{
-    DestroySandboxRequest, ExecProcessRequest, GetMetricsRequest, GuestDetailsRequest, GuestDetailsResponse,
-};
+use berth::{Agent, Container, Guest, Mutator, RawClient, Vm, deadline, process, until};
+use berth_protocols::agent::{ExecProcessRequest, GetMetricsRequest};
 use berthctl::{address::Address, call};
 use protobuf::Message;
 use ttrpc::{Code, proto::Request};
@@ -257,24 +255,11 @@ impl Service<'_> {
     /// Requests that are nearly right: each is answered, whatever with, and by the same worker as before.
     async fn mutate_all(&self) {
         let restarts = "berth_role_restarts_total{role=\"worker\"} 0\n";
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = |below: usize| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (random >> 33) as usize % below
-        };
         self.prepare(Running, "c1").await;
         for row in TABLE.iter().filter(|row| row.method != "DestroySandbox") {
-            let sound = self.payload(row, "c1");
+            let mut mutator = Mutator::new(&self.payload(row, "c1"), 1);
             for _ in 0..MUTATIONS {
-                let mut payload = sound.clone();
-                for _ in 0..=next(4) {
-                    match (next(3), payload.len()) {
-                        (0, length @ 1..) => payload[next(length)] ^= 1 << next(8),
-                        (1, length @ 1..) => payload.truncate(next(length)),
-                        (_, length) => payload.insert(next(length + 1), next(256) as u8),
-                    }
-                }
-                let (code, text) = self.call(row.method, payload, WAITS).await;
+                let (code, text) = self.call(row.method, mutator.next_request(), WAITS).await;
                 assert_ne!(code, Code::UNKNOWN, "{}: {text}", row.method);
             }
         }
@@ -288,15 +273,8 @@ impl Service<'_> {
         let stream = self.address.connect().await.unwrap().into_std().unwrap();
         stream.set_nonblocking(false).unwrap();
         let mut stuck = RawClient::over(stream);
-        let request = GuestDetailsRequest::new();
-        let details: GuestDetailsResponse =
-            stuck.agent("GetGuestDetails", &request).expect("what is answered at once, and in turn");
-        let replies = HELD_BACK / details.compute_size() as usize;
-        for _ in 0..replies {
-            stuck.send("grpc.AgentService", "GetGuestDetails", &request).unwrap();
-        }
         let destructions = self.done("DestroySandbox").await;
-        stuck.send("grpc.AgentService", "DestroySandbox", &DestroySandboxRequest::new()).unwrap();
+        let replies = stuck.destroy_unheard().unwrap();
         until("the destruction", async || self.done("DestroySandbox").await > destructions).await;
         (stuck, replies)
     }
@@ -316,9 +294,6 @@ impl Service<'_> {
 
 /// Of each method's request.
 const MUTATIONS: usize = 30;
-
-/// Bytes of replies: more than all buffers between the agent and a client take, and less than the agent queues.
-const HELD_BACK: usize = 2 << 20;
 
 #[tokio::test]
 async fn over_a_unix_socket() {

@@ -12,7 +12,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{Container, Guest, Rootfs, agent_binary, scratch_dir};
+use crate::{Container, Guest, Rootfs, agent_binary, confined, scratch_dir};
 
 /// A process of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,26 +50,44 @@ impl Agent {
 
     /// The same, with a configuration file.
     pub async fn configured(toml: &str) -> Self {
+        Self::in_scope(toml, "debug", |_, _| scope()).await
+    }
+
+    /// One whose memory is what it holds: glibc gives it one arena, and not each thread one in which holes stay.
+    pub async fn frugal() -> Self {
+        let scope = |_: &Path, _: &Path| {
+            let mut command = scope();
+            command.env("GLIBC_TUNABLES", "glibc.malloc.arena_max=1");
+            command
+        };
+        Self::in_scope("", "debug", scope).await
+    }
+
+    /// One that can do no harm to the machine, whatever it is asked: see the module `confined`. It logs little.
+    pub async fn confined(toml: &str) -> Self {
+        Self::in_scope(toml, "critical", confined::command).await
+    }
+
+    async fn in_scope(toml: &str, level: &str, scope: impl Fn(&Path, &Path) -> Command) -> Self {
         let dir = scratch_dir("agent");
+        let rootfs = Rootfs::busybox();
         let config = dir.join("agent.toml");
         fs::write(&config, toml).expect("write the agent's configuration");
         let log = fs::File::create(dir.join("log")).expect("create the agent's log");
-        let scope = Command::new("unshare")
-            .args(["--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child=KILL", "--"])
-            .args(["/bin/busybox", "sh", "-c", SCOPE, "scope"])
+        let scope = scope(&dir, rootfs.path())
             .arg(agent_binary())
             .arg("--config")
             .arg(&config)
             .arg("--listen")
             .arg(format!("unix://{}", dir.join("agent.sock").display()))
             .env("BERTH_STATE_DIR", dir.join("state"))
-            .env("KATA_AGENT_LOG_LEVEL", "debug")
+            .env("KATA_AGENT_LOG_LEVEL", level)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("clone the log"))
             .stderr(log)
             .spawn()
-            .expect("run unshare (package util-linux)");
-        let agent = Self { scope, dir, rootfs: Rootfs::busybox() };
+            .expect("run unshare (package util-linux) and busybox (busybox-static)");
+        let agent = Self { scope, dir, rootfs };
         agent.client().await;
         agent
     }
@@ -205,6 +223,19 @@ impl Agent {
         }
         found
     }
+}
+
+/// What every agent but a confined one runs in.
+fn scope() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--net", "--fork", "--mount-proc", "--kill-child=KILL", "--"]).args([
+        "/bin/busybox",
+        "sh",
+        "-c",
+        SCOPE,
+        "scope",
+    ]);
+    command
 }
 
 impl Drop for Agent {

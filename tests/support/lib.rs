@@ -7,7 +7,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod agent;
+mod confined;
 mod guest;
+mod mutate;
 mod network;
 mod raw;
 mod rootfs;
@@ -16,6 +18,7 @@ mod vm;
 
 pub use agent::{Agent, Role};
 pub use guest::{Guest, Output, code, deadline, until};
+pub use mutate::Mutator;
 pub use raw::RawClient;
 pub use rootfs::{Rootfs, agent_binary, rustjail_binary, scratch_dir};
 pub use spec::{Container, process};

@@ -7,8 +7,12 @@ use std::{
     path::Path,
 };
 
+use berth_protocols::agent::{DestroySandboxRequest, GuestDetailsRequest, GuestDetailsResponse};
 use protobuf::{EnumOrUnknown, Message};
 use ttrpc::{Code, Request, Response};
+
+/// Bytes of replies: more than all buffers between the agent and a client take, and less than the agent queues.
+const HELD_BACK: usize = 2 << 20;
 
 /// One connection.
 #[derive(Debug)]
@@ -60,12 +64,13 @@ impl RawClient {
 
     /// A request as it goes over the wire, to be sent as it is.
     pub fn frame(&mut self, service: &str, method: &str, body: &impl Message) -> io::Result<Vec<u8>> {
-        let request = Request {
-            service: service.into(),
-            method: method.into(),
-            payload: body.write_to_bytes().map_err(io::Error::other)?,
-            ..Default::default()
-        };
+        let payload = body.write_to_bytes().map_err(io::Error::other)?;
+        let (service, method) = (service.into(), method.into());
+        self.frame_of(&Request { service, method, payload, ..Default::default() })
+    }
+
+    /// The same of a request that is no message of its method, or has a deadline.
+    pub fn frame_of(&mut self, request: &Request) -> io::Result<Vec<u8>> {
         let payload = request.write_to_bytes().map_err(io::Error::other)?;
         let id = self.next_id;
         self.next_id += 2;
@@ -85,6 +90,19 @@ impl RawClient {
             status if status.code == EnumOrUnknown::new(Code::OK) => Ok(()),
             status => Err(io::Error::other(format!("{:?}: {}", status.code, status.message))),
         }
+    }
+
+    /// Destroys the sandbox without taking replies, of which there are so many that this one is not sent: only then does
+    /// the machine end. Returns how many come before it.
+    pub fn destroy_unheard(&mut self) -> io::Result<usize> {
+        let request = GuestDetailsRequest::new();
+        let details: GuestDetailsResponse = self.agent("GetGuestDetails", &request)?;
+        let replies = HELD_BACK / details.compute_size() as usize;
+        for _ in 0..replies {
+            self.send("grpc.AgentService", "GetGuestDetails", &request)?;
+        }
+        self.send("grpc.AgentService", "DestroySandbox", &DestroySandboxRequest::new())?;
+        Ok(replies)
     }
 
     /// The next reply, whichever call it answers.

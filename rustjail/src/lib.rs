@@ -87,6 +87,7 @@ pub mod compile;
 pub mod hooks;
 pub mod launch;
 mod limits;
+pub mod lookup;
 pub mod plan;
 pub mod procfs;
 pub mod resctrl;

@@ -8,13 +8,14 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::OwnedFd,
         unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     },
     path::{Path, PathBuf},
 };
 
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use rustjail::lookup::open_within;
 
 use super::SEALED;
 
@@ -50,7 +51,7 @@ pub fn sealed_files(source: &Path) -> io::Result<Vec<SealedFile>> {
         }
         let name = PathBuf::from(entry?.file_name());
         let within = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        match openat2(directory.as_fd(), &name, OpenHow::new().flags(flags).resolve(within)) {
+        match open_within(&directory, &name, flags, within) {
             Ok(file) => found.extend(read(file.into(), name)?),
             // A link to nowhere is nobody's secret, and a socket cannot be opened.
             Err(nix::Error::ENOENT | nix::Error::ENXIO) => {}

@@ -16,23 +16,19 @@ use nix::{
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2},
     sys::stat::{Mode, fchmod, mkdirat},
 };
+use rustjail::lookup::open_within;
 
-/// A rename elsewhere in the system can make the kernel give a lookup up that may not leave its root.
-const LOOKUPS: usize = 64;
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_PATH).union(OFlag::O_CLOEXEC);
 
 /// Opens the tree's root, making what is missing of it. No component may be a link.
 pub(super) fn root(path: &Path) -> io::Result<OwnedFd> {
-    let how = directory().resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let how = OpenHow::new().flags(DIRECTORY).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     match openat2(AT_FDCWD, path, how) {
         Err(Errno::ENOENT) => {}
         result => return Ok(result?),
     }
     std::fs::create_dir_all(path)?;
     Ok(openat2(AT_FDCWD, path, how)?)
-}
-
-fn directory() -> OpenHow {
-    OpenHow::new().flags(OFlag::O_DIRECTORY | OFlag::O_PATH | OFlag::O_CLOEXEC)
 }
 
 /// Opens directory `path` below `root`, making what is missing with the permissions `mode`.
@@ -59,15 +55,8 @@ fn open(root: &impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     if path.as_os_str().is_empty() {
         return root.as_fd().try_clone_to_owned();
     }
-    let how = directory().resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let mut result = Err(Errno::EAGAIN);
-    for _ in 0..LOOKUPS {
-        result = openat2(root, path, how);
-        if !matches!(result, Err(Errno::EAGAIN)) {
-            break;
-        }
-    }
-    Ok(result?)
+    let beneath = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    Ok(open_within(root, path, DIRECTORY, beneath)?)
 }
 
 /// Makes one directory, whatever the umask; that somebody else has just made it is as good.

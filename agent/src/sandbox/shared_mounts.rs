@@ -19,13 +19,16 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2},
+    fcntl::{OFlag, ResolveFlag, open, openat},
     libc,
     sched::{CloneFlags, setns, unshare},
     sys::stat::{Mode, fstat, mkdirat},
 };
 use oci_spec::runtime::Spec;
-use rustjail::sys::mount::{attach, clone_tree};
+use rustjail::{
+    lookup::open_within,
+    sys::mount::{attach, clone_tree},
+};
 use tokio::{io::Interest, time::timeout};
 
 use super::{Core, Error, Result, container::Container, error::failed_to, namespaces::on_own_thread};
@@ -151,7 +154,7 @@ fn copy(from: &impl AsFd, to: &impl AsFd, mount: &SharedMount) -> io::Result<()>
 fn look_up(path: &Path) -> io::Result<OwnedFd> {
     let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let confined = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    Ok(openat2(&root, path, OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(confined))?)
+    Ok(open_within(root, path, OFlag::O_PATH, confined)?)
 }
 
 /// The same, and makes what is missing on the way.

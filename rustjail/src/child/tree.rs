@@ -16,7 +16,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat},
+    fcntl::{OFlag, ResolveFlag, openat, readlinkat},
     sys::{
         stat::{Mode, mkdirat},
         statfs::{FsType, PROC_SUPER_MAGIC, SYSFS_MAGIC, TMPFS_MAGIC, fstatfs},
@@ -24,7 +24,7 @@ use nix::{
 };
 
 use super::step::At;
-use crate::sync::StepError;
+use crate::{lookup::open_within, sync::StepError};
 
 /// As many links as the kernel itself follows in one lookup.
 const MAX_LINKS: usize = 40;
@@ -96,9 +96,8 @@ impl<'fd> Tree<'fd> {
             resolve |= ResolveFlag::RESOLVE_NO_SYMLINKS;
         }
         let last = if links == Links::FollowAbove { OFlag::O_NOFOLLOW } else { OFlag::empty() };
-        let how = OpenHow::new().flags(flags | last | OFlag::O_CLOEXEC).resolve(resolve);
         let (start, rest) = self.start_of(path.as_ref());
-        Ok(openat2(start, rest, how)?)
+        Ok(open_within(start, rest, flags | last, resolve)?)
     }
 
     /// The place `path`, or `None` when there is none.

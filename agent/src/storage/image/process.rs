@@ -10,11 +10,12 @@ use std::{
 };
 
 use nix::{
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{OFlag, ResolveFlag},
     libc,
     sys::stat::fstat,
 };
 use oci_spec::runtime::Spec;
+use rustjail::lookup::open_within;
 use serde::{Deserialize, Serialize};
 
 use super::{ImageError, Result, error::failed_to, layout::Config};
@@ -153,10 +154,8 @@ pub(super) fn of_bundle(bundle: &Path) -> Result<ImageProcess> {
 /// The lines of a file of the image, none where it does not exist. Links stay within the image.
 fn lines(root: &impl std::os::fd::AsFd, path: &str) -> Result<Vec<String>> {
     let failed = || format!("read /{path} of the image");
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = match openat2(root, path, how) {
+    let within = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let file = match open_within(root, Path::new(path), OFlag::O_RDONLY | OFlag::O_NONBLOCK, within) {
         Err(nix::Error::ENOENT) => return Ok(Vec::new()),
         file => File::from(file.map_err(failed_to(failed))?),
     };

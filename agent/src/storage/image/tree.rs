@@ -16,20 +16,19 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{AtFlags, OFlag, ResolveFlag},
     libc,
     sys::{
         stat::{FileStat, Mode, fstat, fstatat, futimens, mkdirat},
         time::TimeSpec,
     },
 };
+use rustjail::lookup::open_within;
 
 use crate::storage::place;
 
 /// Of directories in each other.
 const MAX_DEPTH: usize = 256;
-/// How often a look-up is begun anew because something was renamed or mounted somewhere meanwhile.
-const TRIES: usize = 1000;
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
 /// See the module.
@@ -119,15 +118,7 @@ impl Tree {
 
 fn look_up(from: &OwnedFd, path: &Path, flags: OFlag, resolve: ResolveFlag) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let resolve = resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let mut last = Errno::EAGAIN;
-    for _ in 0..TRIES {
-        match openat2(from, path, OpenHow::new().flags(flags).resolve(resolve)) {
-            Err(Errno::EAGAIN) => last = Errno::EAGAIN,
-            found => return found,
-        }
-    }
-    Err(last)
+    open_within(from, path, flags, resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS)
 }
 
 /// Puts the directory's time back after `change`.

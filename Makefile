@@ -132,7 +132,8 @@ lint: ## check format, clippy, licences, scripts and where unsafe code is
 RACES ?= 100000
 .PHONY: races
 races: ## try the races of the security tests RACES (100000) times each
-	@RUSTJAIL_TRIES=$(RACES) cargo test --release --package rustjail --test races -- --nocapture
+	@RUSTJAIL_TRIES=$(RACES) cargo test --release --package rustjail --lib -- child::races --nocapture --test-threads 1
+	@RUSTJAIL_TRIES=$(RACES) cargo test --release --package rustjail --test races -- --nocapture --test-threads 1
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz

@@ -43,6 +43,8 @@ mod masks;
 mod mounts;
 mod proc;
 mod program;
+#[cfg(test)]
+mod races;
 mod root;
 mod step;
 mod terminal;

@@ -3,13 +3,14 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod agent;
+pub mod race;
 
 use std::{
     fs,
     io::Write,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -125,29 +126,40 @@ impl Bundle {
         self.set("/linux/namespaces", json!([{"type": "mount"}, {"type": "pid"}]))
     }
 
-    /// Runs the container until [`tries`] were made, of which it holds `each`: how many programs were run, all of
+    /// Runs the container until [`launches`] were made, of which it holds `each`: how many programs were run, all of
     /// them to exit status 0, and how many containers were refused.
     #[track_caller]
     pub fn run_often(&self, each: u32) -> (u32, u32) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher"));
-        command.args(["--tries", &tries().to_string(), "--each", &each.to_string()]).arg(&self.path);
+        command.args(["--tries", &launches().to_string(), "--each", &each.to_string()]).arg(&self.path);
         let begun = std::time::Instant::now();
         let outcome = self.finish(command);
         let counts = outcome.text().lines().last().unwrap().split_once(' ').unwrap();
         let (ran, refused) = (counts.0.parse().unwrap(), counts.1.parse().unwrap());
-        assert!(ran * each + refused >= tries());
+        assert!(ran * each + refused >= launches());
         let took = begun.elapsed().as_secs();
         eprintln!("{} tries: {ran} ran with {each} each, {refused} refused, {took} s", ran * each + refused);
         (ran, refused)
     }
 
-    /// Runs `first` in the container, and then `process` [`tries`] times.
+    /// Runs `first` in the container, and then `process` as often as races are tried, by a runtime without
+    /// CAP_SYS_PTRACE.
     #[track_caller]
     pub fn exec_often(&mut self, first: &Value, process: &Value) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher"));
-        command.args(["--tries", &tries().to_string(), "--each", "1"]);
+        let tries = race::tries(500).to_string();
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-sys_ptrace", env!("CARGO_BIN_EXE_rustjail-test-launcher")]);
+        command.args(["--tries", &tries, "--each", "1"]);
         command.arg(&self.path).args(self.write_processes(&[first.clone(), process.clone()]));
+        let begun = std::time::Instant::now();
         self.finish(command).text();
+        eprintln!("{tries} tries, {} s", begun.elapsed().as_secs());
+    }
+
+    /// Begins to run the container.
+    pub fn spawn(&self) -> Child {
+        fs::write(self.path.join("config.json"), self.spec.to_string()).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_rustjail-test-launcher")).arg(&self.path).spawn().unwrap()
     }
 
     fn launch(&self, more: &[PathBuf]) -> Outcome {
@@ -170,9 +182,9 @@ impl Bundle {
     }
 }
 
-/// How often a race is tried: a few times with the other tests, often by `make races`.
-pub fn tries() -> u32 {
-    std::env::var("RUSTJAIL_TRIES").map_or(60, |tries| tries.parse().expect("RUSTJAIL_TRIES is a number"))
+/// How often a race is tried with a whole container.
+pub fn launches() -> u32 {
+    race::tries(1200) / 20
 }
 
 /// Root of the user namespaces of these tests, as the machine knows it.

@@ -106,7 +106,7 @@ fn the_working_directory_is_made_and_lies_inside() {
     let mut bundle = Bundle::new("pwd");
     bundle.set("/process/cwd", json!("/srv/new/dir"));
     assert_eq!(bundle.run().text(), "/srv/new/dir");
-    for number in 0..16 {
+    for number in 0..64 {
         bundle.set("/process/cwd", json!(format!("/proc/self/fd/{number}")));
         let outcome = bundle.run();
         assert!(outcome.refusal().starts_with("create: "), "{number} {outcome:?}");

@@ -1,10 +1,10 @@
 //! What a container must not get at.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 use serde_json::json;
 
-use crate::jail::{Jail, RUSTJAIL};
+use crate::jail::{Jail, RUSTJAIL, run};
 
 /// CVE-2019-5736: an image has the runtime executed inside, and writes to it through `/proc/PID/exe`.
 #[test]
@@ -65,13 +65,63 @@ fn the_state_is_the_owners_alone() {
     assert_eq!(mode("c/config.json"), 0o600);
 }
 
+/// CVE-2016-9962: to whoever is root inside, with all privileges but that to trace everything on the machine.
 #[test]
 fn a_waiting_init_shows_nothing_to_the_container() {
     let mut jail = Jail::sleeping();
-    let all = ["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH"];
+    let own = caps::read(None, caps::CapSet::Permitted).unwrap();
+    let all: Vec<String> =
+        own.iter().map(ToString::to_string).filter(|name| name != "CAP_SYS_PTRACE").collect();
     jail.bundle.set("/process/capabilities", json!({"bounding": all, "effective": all, "permitted": all}));
     jail.ok(&["create", "c"]);
-    let script = "ls /proc/1/fd; readlink /proc/1/exe; head -c 1 /proc/1/mem; ls /proc/1/cwd/";
-    let outcome = jail.call(&["exec", "--user", "1000", "c", "sh", "-c", script]);
-    assert_eq!(outcome.stdout, "", "{outcome:?}");
+    let look = "cd /proc/1; for link in exe cwd root fd/*; do readlink $link; done; head -c 1 mem; ls cwd/";
+    for user in ["0", "1000"] {
+        let outcome = jail.call(&["exec", "--user", user, "c", "sh", "-c", look]);
+        assert_eq!(outcome.stdout, "", "{outcome:?}");
+    }
+    // Of a program of its own all of that can be seen.
+    jail.ok(&["start", "c"]);
+    let seen = jail.call(&["exec", "c", "sh", "-c", "readlink /proc/1/exe; ls /proc/1/cwd/etc"]);
+    assert_eq!(seen.stdout, "/bin/busybox\npasswd", "{seen:?}");
+}
+
+/// CVE-2020-2023, CVE-2026-24834: a container makes a node for each device that the machine has, and opens it.
+#[test]
+fn of_all_the_machines_devices_a_container_opens_the_harmless_ones() {
+    let harmless =
+        ["char 1:3", "char 1:5", "char 1:7", "char 1:8", "char 1:9", "char 5:0", "char 5:1", "char 5:2"];
+    let mut devices = String::new();
+    for kind in ["char", "block"] {
+        for entry in fs::read_dir(format!("/sys/dev/{kind}")).unwrap() {
+            devices += &format!("{kind} {}\n", entry.unwrap().file_name().display());
+        }
+    }
+    // Those that no driver has here, /dev/mem for one, are closed as well.
+    devices += "char 1:1\nchar 1:2\nchar 1:4\nchar 1:11\nblock 259:0\n";
+    let script = "while read kind number; do case $kind in char) t=c;; *) t=b;; esac; \
+                  busybox mknod /node $t ${number%:*} ${number#*:} || echo cannot make $kind $number; \
+                  if (exec 3</node) 2>/why; then echo opened $kind $number; \
+                  else grep -q 'Operation not permitted' /why || echo allowed $kind $number; fi; rm -f /node; \
+                  done < /devices";
+    for view in [
+        "true",
+        "umount /sys/fs/cgroup/unified",
+        "umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup",
+    ] {
+        let mut jail = Jail::new(script);
+        fs::write(jail.bundle.rootfs().join("devices"), &devices).unwrap();
+        let all = ["CAP_MKNOD", "CAP_SYS_RAWIO", "CAP_DAC_OVERRIDE"];
+        jail.bundle
+            .set("/process/capabilities", json!({"bounding": all, "effective": all, "permitted": all}));
+        jail.write_config();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-ec", &format!("{view}; exec \"$@\""), "sh", RUSTJAIL, "--root"]);
+        command.arg(&jail.root).args(["run", "c"]).current_dir(&jail.bundle.path);
+        let outcome = run(command, &jail.bundle.path);
+        assert!(outcome.code == 0 && outcome.stdout.contains("opened char 1:3"), "{view}: {outcome:?}");
+        for line in outcome.stdout.lines() {
+            let device = line.split_once(' ').unwrap().1;
+            assert!(harmless.contains(&device), "{view}: {line}");
+        }
+    }
 }

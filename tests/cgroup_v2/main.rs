@@ -1,10 +1,13 @@
 //! Control groups on a machine that has cgroup2 alone, with every controller: a VM, in which this very program
 //! runs its `guest` tests in a container that owns its part of the tree. That the groups are below a
 //! container's own is part of what is tested: delegation to a container is the same thing.
+//!
+//! A second VM has cgroup v1, with the two controllers that machines seldom have there: `guest_v1`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod guest;
+mod guest_v1;
 
 use std::{fs, process::Command};
 
@@ -12,20 +15,27 @@ use berth::{Rootfs, Vm};
 use berth_protocols::oci;
 use berthctl::vmm::image;
 
-/// How many tests there are in [`guest`].
+/// How many tests there are in [`guest`] and in [`guest_v1`].
 const TESTS: usize = 9;
+const V1_TESTS: usize = 2;
 
 #[tokio::test]
 async fn every_setting_holds() {
     // QEMU 7.2 emulating two CPUs, which the table needs, now and then stalls a guest for good. A setting that does
     // not hold fails both times.
-    let stalled = async { tokio::task::spawn_local(table_in_a_guest()).await.is_err() };
+    let table = || run_in_a_guest(&[], "guest::", TESTS);
+    let stalled = async { tokio::task::spawn_local(table()).await.is_err() };
     if tokio::task::LocalSet::new().run_until(stalled).await {
-        table_in_a_guest().await;
+        table().await;
     }
 }
 
-async fn table_in_a_guest() {
+#[tokio::test]
+async fn huge_pages_and_rdma_hold_on_v1() {
+    run_in_a_guest(&["systemd.unified_cgroup_hierarchy=0"], "guest_v1::", V1_TESTS).await;
+}
+
+async fn run_in_a_guest(append: &[&str], which: &str, count: usize) {
     let rootfs = Rootfs::busybox();
     let program = rootfs.path().join("bin/cgroup_v2");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -37,16 +47,17 @@ async fn table_in_a_guest() {
     let module = format!("modules/lib/modules/{}/kernel/drivers/block/loop.ko", kernel.trim());
     fs::copy(image::directory().join(module), rootfs.path().join("loop.ko")).expect("the loop module");
 
-    let vm = Vm::boot_with(&[], &rootfs, &[]).await;
+    let vm = Vm::boot_with(append, &rootfs, &[]).await;
     let guest = vm.client().await;
     guest.create_sandbox("berth-cgroups").await.unwrap();
-    let mut container = vm.shell("c1", "exec cgroup_v2 guest:: --ignored --test-threads=1 --nocapture 2>&1");
+    let script = format!("exec cgroup_v2 {which} --ignored --test-threads=1 --nocapture 2>&1");
+    let mut container = vm.shell("c1", &script);
     own_the_tree(&mut container);
     guest.create(&container).await.unwrap();
     guest.start("c1").await.unwrap();
     let output = guest.read_until("c1", "", "test result").await;
     println!("{output}");
-    assert!(output.contains(&format!("running {TESTS} tests")));
+    assert!(output.contains(&format!("running {count} tests")));
     assert_eq!(guest.wait("c1", "").await.unwrap(), 0);
     guest.remove("c1").await.unwrap();
 }

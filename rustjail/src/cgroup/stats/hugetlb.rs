@@ -14,7 +14,7 @@ pub struct HugetlbStats {
     pub usage: u64,
     /// The most that was in use; v2 does not say.
     pub max_usage: u64,
-    /// How often the limit was hit.
+    /// How often the limit was hit, by a use or by a promise.
     pub failures: u64,
     /// The limit.
     pub limit: u64,
@@ -43,7 +43,7 @@ pub(super) fn read(group: &Cgroup) -> Result<HashMap<String, HugetlbStats>, Cgro
             Controller::V1(_) => HugetlbStats {
                 usage: number(dir, &of("usage_in_bytes"))?,
                 max_usage: number(dir, &of("max_usage_in_bytes"))?,
-                failures: number(dir, &of("failcnt"))?,
+                failures: number(dir, &of("failcnt"))?.saturating_add(number(dir, &of("rsvd.failcnt"))?),
                 limit: number(dir, &of("limit_in_bytes"))?,
                 reserved: number(dir, &of("rsvd.usage_in_bytes"))?,
             },

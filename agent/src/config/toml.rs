@@ -32,8 +32,10 @@ pub struct TomlError {
     pub problem: &'static str,
 }
 
-/// Reads a whole document.
+/// Reads a whole document. Nothing is understood that another reader would refuse, or read as something else: what a
+/// document says may have been agreed on with somebody who uses that one.
 pub fn parse(text: &str) -> Result<Table, TomlError> {
+    refuse_controls(text)?;
     let mut reader = Reader { rest: text.chars().peekable(), line: 1 };
     let mut root = Table::new();
     let mut heading: Option<String> = None;
@@ -63,6 +65,17 @@ pub fn parse(text: &str) -> Result<Table, TomlError> {
         }
         reader.end_of_line()?;
     }
+}
+
+/// A carriage return belongs to the end of a line.
+fn refuse_controls(text: &str) -> Result<(), TomlError> {
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let rest = line.strip_suffix("\r\n").or(line.strip_suffix('\n')).unwrap_or(line);
+        if rest.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
+            return Err(TomlError { line: number + 1, problem: "a control character that no text may have" });
+        }
+    }
+    Ok(())
 }
 
 struct Reader<'a> {
@@ -171,10 +184,10 @@ impl Reader<'_> {
             }
             _ => {
                 let word = self.take_while(|c| c.is_ascii_alphanumeric() || "+-_.:".contains(c));
-                match (word.as_str(), word.replace('_', "").parse()) {
+                match (word.as_str(), whole_number(&word)) {
                     ("true", _) => Ok(Value::Switch(true)),
                     ("false", _) => Ok(Value::Switch(false)),
-                    (_, Ok(number)) => Ok(Value::Number(number)),
+                    (_, Some(number)) => Ok(Value::Number(number)),
                     _ => self.problem("the value is neither text in quotes, a whole number, true, nor false"),
                 }
             }
@@ -224,7 +237,7 @@ impl Reader<'_> {
                 Some(character) => text.push(character),
             }
             // Up to two more quotes may stand before the three that end it.
-            if quotes >= 3 && self.peek() != Some(quote) {
+            if quotes == 5 || (quotes >= 3 && self.peek() != Some(quote)) {
                 text.truncate(text.len() - 3);
                 return Ok(text);
             }
@@ -255,7 +268,7 @@ impl Reader<'_> {
             Some('u') => self.code_point(4)?,
             Some('U') => self.code_point(8)?,
             Some('\n') if lines => {
-                self.take_while(char::is_whitespace);
+                self.take_while(|character| matches!(character, ' ' | '\t' | '\r' | '\n'));
                 return Ok(());
             }
             _ => return self.problem("an escape that does not exist"),
@@ -266,11 +279,20 @@ impl Reader<'_> {
 
     fn code_point(&mut self, digits: usize) -> Result<char> {
         let hex: String = (0..digits).map_while(|_| self.next()).collect();
+        let are_digits = hex.len() == digits && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
         match u32::from_str_radix(&hex, 16).ok().and_then(char::from_u32) {
-            Some(character) if hex.len() == digits => Ok(character),
+            Some(character) if are_digits => Ok(character),
             _ => self.problem("an escape that is no character"),
         }
     }
+}
+
+/// Underscores stand between digits, and no zero before others.
+fn whole_number(word: &str) -> Option<i64> {
+    let digits = word.strip_prefix(['+', '-']).unwrap_or(word);
+    let are_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let sound = digits.split('_').all(are_digits) && (digits == "0" || !digits.starts_with('0'));
+    sound.then(|| word.replace('_', "").parse().ok()).flatten()
 }
 
 #[cfg(test)]
@@ -299,6 +321,9 @@ mod tests {
         assert_eq!(data["x.toml"], text("line 1\n'two'\n"));
         assert_eq!(data["y"], text("one two \"three\""));
         assert_eq!(parse("a = \"\"\"x\\\"\"\"y\"\"\"").unwrap()["a"], text("x\"\"\"y"));
+        // A blank of some language's is no blank of TOML's.
+        assert_eq!(parse("a = \"\"\"x\\\n \u{a0}y\"\"\"").unwrap()["a"], text("x\u{a0}y"));
+        assert_eq!(parse("a = +1_000").unwrap()["a"], Value::Number(1000));
     }
 
     #[test]
@@ -318,10 +343,17 @@ mod tests {
             ("a = '''x\n\n", 3),
             ("a = \"\\q\"", 1),
             ("a = \"\\ud800\"", 1),
+            ("a = \"\\u+041\"", 1),
             ("a = { b = { c = 1 } }", 1),
             ("a = { b = 1", 1),
             ("= 1", 1),
             ("a = 99999999999999999999", 1),
+            ("a = 007", 1),
+            ("a = 1__0", 1),
+            ("a = _1", 1),
+            ("a = 'x\0y'", 1),
+            ("a = 1\n# \r # 2", 2),
+            ("a = \"\"\"x\"\"\"\"\"\"", 1),
         ] {
             assert_eq!(parse(document).map_err(|error| error.line), Err(line), "{document}");
         }

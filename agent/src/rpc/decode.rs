@@ -15,16 +15,16 @@ use super::{
 
 /// What decoding a message allocates, as far as it is not bounded by the bytes themselves.
 #[derive(Debug)]
-pub(super) struct Shape {
+pub struct Shape {
     /// The highest field number; above it are unknown fields.
-    pub(super) last: u32,
+    pub last: u32,
     /// The fields that are more than a number or a string.
-    pub(super) fields: &'static [(u32, Kind)],
+    pub fields: &'static [(u32, Kind)],
 }
 
 /// What one field becomes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub enum Kind {
     /// A message of this many bytes in memory, and what is in it.
     Message(&'static Shape, usize),
     /// A list of numbers, of which each may take one byte on the wire.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
 }
 
 /// A request message with its shape.
-pub(super) trait Request: Message {
+pub trait Request: Message {
     /// See [`Shape`].
     const SHAPE: &'static Shape;
     /// What it may decode to however small it is.
@@ -61,7 +61,7 @@ pub enum DecodeError {
 }
 
 /// Decodes `body`, or says why not.
-pub(super) fn decode<M: Request>(body: &[u8]) -> Result<M, Status> {
+pub fn decode<M: Request>(body: &[u8]) -> Result<M, Status> {
     check(M::SHAPE, M::FLOOR, body).map_err(Status::invalid)?;
     M::parse_from_bytes(body)
         .map_err(|error| Status::invalid(format_args!("cannot decode the request: {error}")))

@@ -11,7 +11,7 @@ mod calls;
 mod connection;
 mod container;
 mod control;
-mod decode;
+pub mod decode;
 mod dispatch;
 pub mod envelope;
 mod files;

@@ -32,7 +32,7 @@ mod fs_group;
 pub mod gpt;
 mod group;
 #[cfg(feature = "image-pull")]
-mod image;
+pub mod image;
 mod layer;
 mod mapping;
 mod options;

@@ -4,7 +4,10 @@
 //! A zstd frame says how much of its past it refers to, and a decoder has to keep as much; one that wants more than
 //! compression at usual levels needs is refused before anything is allocated for it.
 
-use std::io::{self, BufRead, Read};
+use std::{
+    fmt,
+    io::{self, BufRead, Read},
+};
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -17,9 +20,12 @@ const SKIPPABLE: u32 = 0x184d_2a50;
 
 /// A layer's compression, by its media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Compression {
+pub enum Compression {
+    /// The archive as it is.
     None,
+    /// RFC 1952.
     Gzip,
+    /// RFC 8878.
     Zstd,
 }
 
@@ -42,45 +48,54 @@ impl Compression {
 }
 
 /// The archive within `packed`.
-pub(super) enum Unpacked<R: BufRead> {
+pub struct Unpacked<R: BufRead>(Decoder<R>);
+
+enum Decoder<R: BufRead> {
     None(R),
     Gzip(Box<MultiGzDecoder<R>>),
     Zstd(Box<Frames<R>>),
 }
 
 impl<R: BufRead> Unpacked<R> {
-    pub(super) fn new(packed: R, compression: Compression) -> Self {
-        match compression {
-            Compression::None => Self::None(packed),
-            Compression::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(packed))),
+    /// Of `packed`, as `compression` has it.
+    pub fn new(packed: R, compression: Compression) -> Self {
+        Self(match compression {
+            Compression::None => Decoder::None(packed),
+            Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(packed))),
             Compression::Zstd => {
-                Self::Zstd(Box::new(Frames { packed, decoder: FrameDecoder::new(), within: false }))
+                Decoder::Zstd(Box::new(Frames { packed, decoder: FrameDecoder::new(), within: false }))
             }
-        }
+        })
     }
 
     /// What is below.
     pub(super) fn into_packed(self) -> R {
-        match self {
-            Self::None(packed) => packed,
-            Self::Gzip(decoder) => decoder.into_inner(),
-            Self::Zstd(frames) => frames.packed,
+        match self.0 {
+            Decoder::None(packed) => packed,
+            Decoder::Gzip(decoder) => decoder.into_inner(),
+            Decoder::Zstd(frames) => frames.packed,
         }
+    }
+}
+
+impl<R: BufRead> fmt::Debug for Unpacked<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unpacked").finish_non_exhaustive()
     }
 }
 
 impl<R: BufRead> Read for Unpacked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::None(packed) => packed.read(buffer),
-            Self::Gzip(decoder) => decoder.read(buffer),
-            Self::Zstd(frames) => frames.read(buffer),
+        match &mut self.0 {
+            Decoder::None(packed) => packed.read(buffer),
+            Decoder::Gzip(decoder) => decoder.read(buffer),
+            Decoder::Zstd(frames) => frames.read(buffer),
         }
     }
 }
 
 /// Frames of zstd, one after the other.
-pub(super) struct Frames<R> {
+struct Frames<R> {
     packed: R,
     decoder: FrameDecoder,
     /// A frame has begun, and has not been read to its end.

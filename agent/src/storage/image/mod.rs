@@ -32,11 +32,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 mod blob;
-mod compression;
+pub mod compression;
 mod error;
 mod layout;
 mod process;
-mod tar;
+pub mod tar;
 mod tree;
 mod unpack;
 

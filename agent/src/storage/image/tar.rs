@@ -31,41 +31,55 @@ pub enum TarError {
     Type(char),
 }
 
-type Result<T> = std::result::Result<T, TarError>;
+/// What reading gives.
+pub type Result<T> = std::result::Result<T, TarError>;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// With content.
     File,
+    /// Another name of an entry before it.
     HardLink,
+    /// See symlink(7).
     SymbolicLink,
+    /// Character device.
     Character,
+    /// Block device.
     Block,
+    /// Perhaps with others in it.
     Directory,
+    /// Named pipe.
     Fifo,
 }
 
 /// One entry, without its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) kind: Kind,
+pub struct Entry {
+    /// What it is to be.
+    pub kind: Kind,
     /// As the archive has it: anything but a NUL may be in it.
-    pub(super) path: OsString,
+    pub path: OsString,
     /// Of both kinds of links.
-    pub(super) target: OsString,
-    pub(super) mode: u32,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+    pub target: OsString,
+    /// Permission bits, and the three above them.
+    pub mode: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
     /// Seconds and nanoseconds.
-    pub(super) modified: (i64, i64),
-    pub(super) device: (u64, u64),
-    pub(super) xattrs: Vec<(String, Vec<u8>)>,
+    pub modified: (i64, i64),
+    /// Of a device: major and minor number.
+    pub device: (u64, u64),
+    /// Extended attributes, of any namespace.
+    pub xattrs: Vec<(String, Vec<u8>)>,
     size: u64,
 }
 
 /// An archive on a stream.
 #[derive(Debug)]
-pub(super) struct Archive<R> {
+pub struct Archive<R> {
     stream: R,
     /// Of the present entry's content, and of the padding after it.
     content: u64,
@@ -85,12 +99,13 @@ struct Extended {
 }
 
 impl<R: Read> Archive<R> {
-    pub(super) fn new(stream: R) -> Self {
+    /// Over `stream`, which begins with a header.
+    pub fn new(stream: R) -> Self {
         Self { stream, content: 0, padding: 0 }
     }
 
     /// The next entry; what is left of the present one's content is passed over.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>> {
+    pub fn next(&mut self) -> Result<Option<Entry>> {
         let mut extended = Extended::default();
         loop {
             self.pass_over()?;
@@ -118,7 +133,7 @@ impl<R: Read> Archive<R> {
     }
 
     /// The content of the present entry.
-    pub(super) fn content(&mut self) -> impl Read {
+    pub fn content(&mut self) -> impl Read {
         Content(self)
     }
 

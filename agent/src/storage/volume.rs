@@ -9,7 +9,7 @@ use std::{
 
 use nix::sys::{
     stat::{major, minor},
-    statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, fstatfs},
+    statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, fstatfs},
     statvfs::fstatvfs,
 };
 use rustjail::sys::resize;
@@ -21,6 +21,8 @@ use super::{
 
 const SECTOR: u64 = 512;
 const SHARED: &str = "/run/kata-containers/shared/containers/";
+/// XFS_SUPER_MAGIC of `linux/magic.h`.
+const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 
 /// What a volume has of something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,14 @@
 //! Drivers of disks.
 
-use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, time::Instant};
+use std::{
+    fs,
+    future::{Future, poll_fn},
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    pin::pin,
+    task::Poll,
+    time::Instant,
+};
 
 use berth_agent::storage::{FsGroup, StorageError};
 use nix::sys::stat::{Mode, SFlag, mknod};
@@ -80,14 +88,13 @@ fn a_disk_is_found_when_it_comes_while_it_is_waited_for() {
         let late = Late(PathBuf::from(format!("/dev/berth-late-{}", std::process::id())));
         let storage = bench.storage("blk", &late.0, "ext4", "volume");
         let number = fs::metadata(&disk.node).unwrap().rdev();
-        let (node, trigger) = (late.0.clone(), disk.node.replace("/dev", "/sys/block") + "/uevent");
-        let plug = std::thread::spawn(move || {
-            std::thread::sleep(PATIENCE / 6);
-            mknod(&node, SFlag::S_IFBLK, Mode::S_IRUSR | Mode::S_IWUSR, number).unwrap();
-            fs::write(trigger, "change").unwrap();
-        });
-        bench.storages.acquire("c1", vec![storage]).await.unwrap();
-        plug.join().unwrap();
+        let trigger = disk.node.replace("/dev", "/sys/block") + "/uevent";
+        let mut acquiring = pin!(bench.storages.acquire("c1", vec![storage]));
+        let waiting = poll_fn(|context| Poll::Ready(acquiring.as_mut().poll(context).is_pending()));
+        assert!(waiting.await);
+        mknod(&late.0, SFlag::S_IFBLK, Mode::S_IRUSR | Mode::S_IWUSR, number).unwrap();
+        fs::write(trigger, "change").unwrap();
+        acquiring.await.unwrap();
         assert!(bench.at("volume/lost+found").exists());
         bench.storages.release("c1").await.unwrap();
     });

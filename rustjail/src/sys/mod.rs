@@ -1,5 +1,5 @@
 //! The only unsafe code of Berth: one file per family of system calls, owned and borrowed descriptors in
-//! and out, a SAFETY line on each block.
+//! and out, a SAFETY line on each block; and one that copies memory.
 //!
 //! What `nix` wraps safely is used from there. What is here either has no wrapper, or has one that hands out
 //! bare descriptor numbers, or is broadcast to all threads by the C library (`setuid` and its relatives).
@@ -15,6 +15,8 @@ pub mod accept;
 pub mod bpf;
 pub mod caps;
 pub mod clone;
+#[cfg(target_arch = "x86_64")]
+mod copy;
 pub mod device_mapper;
 pub mod fds;
 pub mod identity;

@@ -61,15 +61,15 @@ setup: ## install what building and booting need (Debian packages, the vsock dae
 build: $(AGENT) $(CTL) $(RUSTJAIL) ## compile the agent, berthctl and rustjail for release
 
 # Only cargo knows whether they are out of date. Where it leaves a file as it is, nothing after it is remade.
-$(AGENT) $(CTL) &: FORCE
-	@cargo build --release $(foreach part,berth-agent berthctl,--package $(part) --bin $(part)) $(if $(wildcard $(AGENT)),--quiet)
+$(CTL): FORCE
+	@cargo build --release --package berthctl --bin berthctl $(if $(wildcard $@),--quiet)
 
-# The command starts anew for every container, and glibc's start executes a hundred CPUID instructions, each of which
-# leaves a virtual machine. So it is for musl, where rustup is there to give us that, and else like the rest.
-$(RUSTJAIL): $(AGENT) FORCE
+# glibc's start executes a hundred CPUID instructions, each of which leaves a virtual machine, in each of the agent's roles
+# and anew for every container of the command's. So both are for musl where rustup is there to give us that, else like the rest.
+$(AGENT) $(RUSTJAIL) &: $(CTL) FORCE
 	@target=$(HOST); if rustup --quiet target add $(MUSL) 2>/dev/null; then target=$(MUSL); fi; \
-	cargo build --release --target $$target --package rustjail --bin rustjail $(if $(wildcard $(RUSTJAIL)),--quiet); \
-	[ $$target = $(HOST) ] || ln -f $(RELEASE)/../../$$target/release/rustjail $@
+	cargo build --release --target $$target $(foreach part,berth-agent rustjail,--package $(part) --bin $(part)) $(if $(wildcard $(AGENT)),--quiet); \
+	[ $$target = $(HOST) ] || ln -f $(RELEASE)/../../$$target/release/{berth-agent,rustjail} $(RELEASE)
 
 FORCE:
 

@@ -8,6 +8,11 @@ use berth_agent::{
 };
 use nix::sys::{prctl, signal::SigSet};
 
+/// See `docs/performance.md` on why the agent is built for musl, but not with its allocator.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();

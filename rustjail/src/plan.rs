@@ -118,6 +118,9 @@ pub struct Placement {
     pub into: Option<Slot>,
     /// The `tasks` files of cgroup v1 and resctrl, to each of which the child writes "0".
     pub tasks: Vec<Slot>,
+    /// More of them come over the sync socket ([`crate::sync::place`]), because they are being made: the child
+    /// enters those before it does what depends on its groups, and before it leaves the host's tree at the latest.
+    pub more: bool,
 }
 
 /// What execve waits for.

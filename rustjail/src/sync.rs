@@ -3,6 +3,7 @@
 //! ```text
 //!  maker                         child
 //!    |   (clone3)                  |
+//!    |-- PLACE + fds ------------->|   only if the plan says so: the groups it is to enter
 //!    |<------------- CONSOLE + fd -|   only with a terminal: the master of its pty
 //!    |<------------- HOOKS --------|   only with hooks of the maker's: everything is mounted, the root is not changed
 //!    |-- GO ---------------------->|   they have been run
@@ -13,6 +14,8 @@
 //!    |<------------- FAILED -------|   at any point: step, path, errno; the child exits
 //!    |<------------- end of file --|   execve succeeded (the socket is close-on-exec), or the child died
 //! ```
+//!
+//! PLACE may be said at any time, while the child mounts; it goes on to what depends on its groups when it has it.
 //!
 //! START stays in the socket until the child is about to act on it: one that was killed before, and whose read
 //! the kernel completes all the same, leaves it there, and the maker is told of the unread record.
@@ -36,6 +39,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socket
 
 use crate::sys::scm;
 
+const PLACE: u8 = b'P';
 const CONSOLE: u8 = b'C';
 const HOOKS: u8 = b'H';
 const GO: u8 = b'G';
@@ -87,7 +91,17 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// `ConnectionReset` from a child that died before it acted on [`start`].
 pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
     let mut buffer = [0; MAX_RECORD];
-    let mut record = scm::receive(maker, &mut buffer)?;
+    let mut record = match scm::receive(maker, &mut buffer) {
+        // Told before what the child had said: that it left something unread. What it said is still there.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            let record = scm::receive(maker, &mut buffer)?;
+            if record.length == 0 {
+                return Err(error);
+            }
+            record
+        }
+        result => result?,
+    };
     if record.length == 0 {
         return Ok(None);
     }
@@ -104,6 +118,22 @@ pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
         (Some((&FAILED, rest)), _) => Ok(Some(Report::Failed(decode(rest).ok_or_else(malformed)?))),
         _ => Err(malformed()),
     }
+}
+
+/// Tells a child whose plan has it wait for its groups to enter those of these `tasks` files, as many as there are.
+pub fn place(maker: BorrowedFd<'_>, tasks: &[OwnedFd]) -> io::Result<()> {
+    let tasks: Vec<_> = tasks.iter().map(AsFd::as_fd).collect();
+    scm::send(maker, &[PLACE], &tasks).map(drop)
+}
+
+/// The child's side: waits for the `tasks` files. `None` is the end of file: nobody wants it any more.
+pub(crate) fn wait_for_place(child: &File) -> io::Result<Option<Vec<OwnedFd>>> {
+    let mut record = [0; 1];
+    let received = scm::receive(child.as_fd(), &mut record)?;
+    if received.truncated {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    Ok((received.length == 1 && record == [PLACE]).then_some(received.fds))
 }
 
 /// Lets a created container run its program.

@@ -36,6 +36,12 @@ const CASES: &[(&str, fn())] = &[
     ("an_ended_container_cannot_be_joined", an_ended_container_cannot_be_joined),
     ("a_child_that_cannot_be_mapped_is_not_left_behind", a_child_that_cannot_be_mapped_is_not_left_behind),
     ("a_cgroup_is_entered_through_tasks", a_cgroup_is_entered_through_tasks),
+    ("a_cgroup_that_comes_later_is_entered_before_the_program", a_cgroup_that_comes_later_is_entered),
+    ("a_process_whose_cgroup_never_comes_ends", a_process_whose_cgroup_never_comes_ends),
+    (
+        "a_failure_is_heard_though_the_cgroup_was_not_taken",
+        a_failure_is_heard_though_the_cgroup_was_not_taken,
+    ),
 ];
 
 fn main() {
@@ -276,26 +282,92 @@ fn a_child_that_cannot_be_mapped_is_not_left_behind() {
     assert_eq!(children, "", "still there");
 }
 
-fn a_cgroup_is_entered_through_tasks() {
-    let group = format!("/sys/fs/cgroup/pids/rustjail-test-{}", std::process::id());
-    if !fs::exists("/sys/fs/cgroup/pids/tasks").unwrap() {
-        println!("skipped: no v1 hierarchy");
-        return;
+/// A group of the pids hierarchy, where there is one.
+struct Group(String);
+
+impl Group {
+    fn new(name: &str) -> Option<Self> {
+        if !fs::exists("/sys/fs/cgroup/pids/tasks").unwrap() {
+            println!("skipped: no v1 hierarchy");
+            return None;
+        }
+        let path = format!("/sys/fs/cgroup/pids/rustjail-test-{name}-{}", std::process::id());
+        fs::create_dir(&path).unwrap();
+        Some(Self(path))
     }
-    fs::create_dir(&group).unwrap();
+
+    fn tasks(&self) -> OwnedFd {
+        fs::OpenOptions::new().write(true).open(format!("{}/tasks", self.0)).unwrap().into()
+    }
+
+    fn processes(&self) -> String {
+        fs::read_to_string(format!("{}/cgroup.procs", self.0)).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn a_cgroup_is_entered_through_tasks() {
+    let Some(group) = Group::new("born") else { return };
     let bundle = Bundle::new("grep :pids: /proc/self/cgroup; cat");
     let (mut container, mut launch) = Container::compile(bundle, Vec::new());
-    let tasks = fs::OpenOptions::new().write(true).open(format!("{group}/tasks")).unwrap();
-    launch.plan.placement.tasks.push(rustjail::plan::slot(&mut launch.fds, tasks.into()));
+    launch.plan.placement.tasks.push(rustjail::plan::slot(&mut launch.fds, group.tasks()));
     let init = go(launch, Parent::Caller).unwrap();
     container.expect_ready();
-    let inside = fs::read_to_string(format!("{group}/cgroup.procs")).unwrap();
+    let inside = group.processes();
     container.start();
     pidfd::wait(init.pidfd.as_fd()).unwrap();
     let mut text = String::new();
     container.output.read_to_string(&mut text).unwrap();
-    fs::remove_dir(&group).unwrap();
-    assert_eq!(inside.trim(), init.pid.to_string());
+    assert_eq!(inside, init.pid.to_string());
     // Its cgroup namespace was made after it was placed.
     assert!(text.trim_end().ends_with(":pids:/"), "{text}");
+}
+
+fn a_cgroup_that_comes_later_is_entered() {
+    let Some(group) = Group::new("later") else { return };
+    let (container, mut launch) =
+        Container::compile(Bundle::new("grep :pids: /proc/self/cgroup"), Vec::new());
+    launch.plan.placement.more = true;
+    let init = go(launch, Parent::Caller).unwrap();
+    // It can say nothing before it has its groups, and is in none.
+    let mut said = [nix::poll::PollFd::new(container.maker.as_fd(), nix::poll::PollFlags::POLLIN)];
+    assert_eq!(nix::poll::poll(&mut said, 100_u8).unwrap(), 0);
+    assert_eq!(group.processes(), "");
+    sync::place(container.maker.as_fd(), &[group.tasks()]).unwrap();
+    container.expect_ready();
+    assert_eq!(group.processes(), init.pid.to_string());
+    container.start();
+    pidfd::wait(init.pidfd.as_fd()).unwrap();
+    let text = container.text();
+    assert!(text.ends_with(":pids:/"), "{text}");
+}
+
+fn a_process_whose_cgroup_never_comes_ends() {
+    let (container, mut launch) = Container::compile(Bundle::new("true"), Vec::new());
+    launch.plan.placement.more = true;
+    let init = go(launch, Parent::Caller).unwrap();
+    drop(container.maker);
+    assert_eq!(pidfd::wait(init.pidfd.as_fd()).unwrap(), Exit::Code(255));
+}
+
+fn a_failure_is_heard_though_the_cgroup_was_not_taken() {
+    let mut bundle = Bundle::new("true");
+    let mounts = bundle.spec["mounts"].as_array_mut().unwrap();
+    mounts.push(json!({"destination": "/tmp", "type": "tmpfs", "source": "x", "options": ["size=nonsense"]}));
+    let (container, mut launch) = Container::compile(bundle, Vec::new());
+    launch.plan.placement.more = true;
+    sync::place(container.maker.as_fd(), &[]).unwrap();
+    let init = go(launch, Parent::Caller).unwrap();
+    // It is gone, and has left the message unread, which the kernel tells before what it has said.
+    assert_eq!(pidfd::wait(init.pidfd.as_fd()).unwrap(), Exit::Code(255));
+    match sync::receive(container.maker.as_fd()).unwrap() {
+        Some(Report::Failed(step)) => assert_eq!((step.path.as_str(), step.errno), ("/tmp", libc::EINVAL)),
+        other => panic!("{other:?}"),
+    }
+    assert!(sync::receive(container.maker.as_fd()).unwrap().is_none());
 }

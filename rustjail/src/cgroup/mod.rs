@@ -18,6 +18,7 @@
 //!
 //! Everything here is blocking and short, but `freeze` waits for the processes: keep it off a reactor.
 
+mod begin;
 mod delete;
 mod devices;
 mod dir;
@@ -50,11 +51,8 @@ use nix::{
 };
 use oci_spec::runtime::LinuxResources;
 
-use self::{
-    dir::Dir,
-    hierarchies::{Hierarchy, words},
-};
 pub use self::{
+    begin::Begun,
     error::CgroupError,
     hierarchies::Hierarchies,
     oom::OomEvents,
@@ -65,6 +63,10 @@ pub use self::{
         BlockIoEntry, BlockIoStats, CpuStats, HugetlbStats, MemoryStats, MemoryUsage, PidsStats, Pressure,
         RdmaStats, RdmaUsage, Stall, Stats,
     },
+};
+use self::{
+    dir::Dir,
+    hierarchies::{Hierarchy, words},
 };
 
 /// One container's control group, in every hierarchy the machine has.
@@ -118,40 +120,7 @@ impl Cgroup {
         path: &CgroupPath,
         resources: Option<&LinuxResources>,
     ) -> Result<Self, CgroupError> {
-        let mut made = Vec::new();
-        let created = Self::make(hierarchies, path, &mut made).and_then(|group| {
-            limits::create(&group, resources)?;
-            Ok(group)
-        });
-        if created.is_err() {
-            for hierarchy in made {
-                // The first error is the one to report.
-                let _ = hierarchy.root.remove(path.as_path());
-                let _ = parents::remove_above(&hierarchy.root, path.as_path());
-            }
-        }
-        created
-    }
-
-    fn make<'h>(
-        hierarchies: &'h Hierarchies,
-        path: &CgroupPath,
-        made: &mut Vec<&'h Hierarchy>,
-    ) -> Result<Self, CgroupError> {
-        for hierarchy in hierarchies.all() {
-            if parents::make(&hierarchy.root, path.as_path())? {
-                made.push(hierarchy);
-            }
-        }
-        if let Some(unified) = &hierarchies.v2 {
-            limits::enable_controllers(unified, path.as_path())?;
-        }
-        let group = Self::open(hierarchies, path)?;
-        group.require_domain()?;
-        if made.len() < hierarchies.all().count() && group.populated()? {
-            return Err(CgroupError::Occupied { path: path.as_path().to_owned() });
-        }
-        Ok(group)
+        Self::begin(hierarchies, path)?.finish(resources)
     }
 
     /// The group `path`, which systemd made for a unit: makes it in the hierarchies systemd does not
@@ -183,13 +152,10 @@ impl Cgroup {
 
     /// The group `path`, which an earlier `create` made.
     pub fn open(hierarchies: &Hierarchies, path: &CgroupPath) -> Result<Self, CgroupError> {
-        let member = |hierarchy: &Arc<Hierarchy>| {
-            let dir = hierarchy.root.child(path.as_path())?;
-            Ok(Member { hierarchy: Arc::clone(hierarchy), dir })
-        };
-        let v1 = hierarchies.v1.iter().map(member).collect::<Result<_, CgroupError>>()?;
+        let v1 =
+            hierarchies.v1.iter().map(|hierarchy| Member::open(hierarchy, path)).collect::<Result<_, _>>()?;
         let unified = match &hierarchies.v2 {
-            Some(hierarchy) => Some(Unified::open(member(hierarchy)?)?),
+            Some(hierarchy) => Some(Unified::open(Member::open(hierarchy, path)?)?),
             None => None,
         };
         Ok(Self { path: path.clone(), v1, unified })
@@ -250,6 +216,13 @@ impl Cgroup {
     /// The group in every tree, cgroup2 last.
     fn members(&self) -> impl Iterator<Item = &Member> {
         self.v1.iter().chain(self.unified.as_ref().map(|unified| &unified.member))
+    }
+}
+
+impl Member {
+    fn open(hierarchy: &Arc<Hierarchy>, path: &CgroupPath) -> Result<Self, CgroupError> {
+        let dir = hierarchy.root.child(path.as_path())?;
+        Ok(Self { hierarchy: Arc::clone(hierarchy), dir })
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use nix::{errno::Errno, fcntl::OFlag};
 
-use super::{CgroupError, dir::Dir};
+use super::{CgroupError, CgroupPath, Hierarchies, dir::Dir};
 use crate::sys::xattr;
 
 /// In a namespace of attributes that takes CAP_SYS_ADMIN outside of any user namespace.
@@ -66,6 +66,15 @@ pub(super) fn remove_above(root: &Dir, path: &Path) -> Result<(), CgroupError> {
         }
     }
     Ok(())
+}
+
+/// Removes the group `path`, which was made a moment ago, from `hierarchies`, with what is above it.
+pub(super) fn unmake(hierarchies: &Hierarchies, path: &CgroupPath) {
+    for hierarchy in hierarchies.all() {
+        // Whatever made this necessary is the error to report.
+        let _ = hierarchy.root.remove(path.as_path());
+        let _ = remove_above(&hierarchy.root, path.as_path());
+    }
 }
 
 /// The groups above `path`, from the nearest to the one below the root.

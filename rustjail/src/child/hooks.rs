@@ -15,6 +15,11 @@ use crate::{
     sys::process as sys_process,
 };
 
+/// Whether there are any of those that come before the container's tree is `/`.
+pub(super) fn precede_the_switch(hooks: &Hooks) -> bool {
+    hooks.runtime || !hooks.create_container.is_empty()
+}
+
 /// While the paths are still the host's.
 pub(super) fn before_the_switch(hooks: &Hooks, sync: &mut File) -> Result<(), StepError> {
     if hooks.runtime && !sync::wait_for_hooks(sync).at("wait for the hooks", "")? {

@@ -4,8 +4,9 @@
 //! that is itself the safety argument:
 //!
 //! ```text
-//!  enter     descriptors not in the plan closed, cgroups, user namespace, the other namespaces
-//!  build     mounts, devices: through descriptors beneath the root, in sight of the host's tree
+//!  enter     descriptors not in the plan closed, cgroups that are there, user namespace, the other namespaces
+//!  build     mounts, devices: through descriptors beneath the root, in sight of the host's tree; the groups that
+//!            the maker makes meanwhile are entered before the first step that depends on them
 //!  HOOKS ... GO         (a container with hooks only), then those that are run here
 //!  close     masks, read-only places: what a hook has done cannot uncover them
 //!  switch    pivot_root; from here the host's tree is out of reach
@@ -37,6 +38,7 @@ mod cgroupfs;
 mod clocks;
 mod copy_up;
 mod devices;
+mod groups;
 mod hooks;
 mod identity;
 mod masks;
@@ -50,6 +52,7 @@ mod step;
 mod terminal;
 mod tree;
 
+use groups::Groups;
 use proc::Proc;
 use step::At;
 pub(crate) use step::names;
@@ -82,15 +85,21 @@ fn walk(
     hold: Option<io::PipeReader>,
     sync: &mut File,
 ) -> Result<Infallible, StepError> {
-    let proc = enter(plan, fds, hold, sync)?;
+    let mut groups = Groups::of(plan);
+    let proc = enter(plan, fds, hold, sync, &mut groups)?;
     let place = match &plan.root {
         Some(root) => {
-            let built = root::build(plan, root, fds, proc.as_ref())?;
-            hooks::before_the_switch(&root.hooks, sync)?;
+            let built = root::build(plan, root, fds, proc.as_ref(), &mut || groups.enter_all(sync))?;
+            if hooks::precede_the_switch(&root.hooks) {
+                groups.enter_all(sync)?;
+                hooks::before_the_switch(&root.hooks, sync)?;
+            }
             built.close_and_switch(root, &plan.process.cwd)?
         }
         None => root::joined(plan)?,
     };
+    // What is set next, processors and the scheduler's policy, the groups' limits would be applied to.
+    groups.enter_all(sync)?;
     if let Some(terminal) = &place.terminal {
         sync::report_console(sync.as_fd(), terminal.master.try_clone().at("copy the terminal", "")?)
             .at("hand the terminal over", "")?;
@@ -143,6 +152,7 @@ fn enter(
     fds: &[BorrowedFd<'_>],
     hold: Option<io::PipeReader>,
     sync: &File,
+    groups: &mut Groups,
 ) -> Result<Option<Proc>, StepError> {
     prctl::set_dumpable(false).at("become non-dumpable", "")?;
     let mut keep = fds.to_vec();
@@ -160,8 +170,7 @@ fn enter(
             .at("run on the processors of", "execCPUAffinity")?;
     }
     for tasks in &plan.placement.tasks {
-        let tasks = tasks.of(fds).at("find a cgroup's tasks file", "")?;
-        unistd::write(tasks, b"0").at("enter the cgroup", "")?;
+        groups::enter(tasks.of(fds).at("find a cgroup's tasks file", "")?)?;
     }
     if let Some(mut hold) = hold {
         wait_until_settled(&mut hold)?;
@@ -178,8 +187,8 @@ fn enter(
         become_root_of_user_namespace()?;
     }
     join(plan, fds, proc.as_ref())?;
-    if create.contains(CloneFlags::CLONE_NEWCGROUP) {
-        nix::sched::unshare(CloneFlags::CLONE_NEWCGROUP).at("make the cgroup namespace", "")?;
+    if !plan.placement.more {
+        groups.enter_all(sync)?;
     }
     if create.contains(CloneFlags::CLONE_NEWNET) {
         net::loopback_up().at("bring the loopback device up", "")?;

@@ -68,6 +68,15 @@ pub(super) fn make(
     }
 }
 
+/// Whether `mount` shows the groups the process is in, or fills memory that counts as theirs.
+pub(super) fn depends_on_groups(mount: &Mount) -> bool {
+    match &mount.kind {
+        MountKind::Cgroup(_) => true,
+        MountKind::FileSystem(file_system) => file_system.copy_up,
+        MountKind::Bind(_) | MountKind::Link(_) => false,
+    }
+}
+
 /// A process trusts what it finds in these to be the kernel's; a link there could make it the image's
 /// (CVE-2019-19921), or the mount land where the image wants it.
 fn links_allowed_in(mount: &Mount) -> Links {

@@ -46,12 +46,13 @@ pub(super) struct Built<'fd> {
     terminal: Option<Terminal>,
 }
 
-/// Builds the tree of a new container.
+/// Builds the tree of a new container; `enter_groups` comes before the first mount that depends on its groups.
 pub(super) fn build<'fd>(
     plan: &Plan,
     root: &Root,
     fds: &[BorrowedFd<'fd>],
     proc: Option<&Proc>,
+    enter_groups: &mut dyn FnMut() -> Result<(), StepError>,
 ) -> Result<Built<'fd>, StepError> {
     let host = open_directory("/")?;
     mount::set_attributes(host.as_fd(), SLAVE, true).at("keep this mount namespace's mounts from", "/")?;
@@ -62,6 +63,9 @@ pub(super) fn build<'fd>(
 
     let mut tree = Tree::new(tree);
     for mount in &root.mounts {
+        if mounts::depends_on_groups(mount) {
+            enter_groups()?;
+        }
         mounts::make(mount, &mut tree, fds, proc)?;
     }
     devices::make(root, &tree)?;

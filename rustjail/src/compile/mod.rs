@@ -260,7 +260,7 @@ fn place(
         }
         None => {}
     }
-    Ok(Placement { into, tasks })
+    Ok(Placement { into, tasks, more: false })
 }
 
 fn finish(plan: Plan, fds: Vec<OwnedFd>) -> Result<Launch, CompileError> {

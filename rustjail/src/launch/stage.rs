@@ -175,7 +175,7 @@ fn join_all(plan: &Plan, fds: &[BorrowedFd<'_>]) -> Result<(), StepError> {
 fn rest_of(plan: &Plan) -> Plan {
     let mut rest = plan.clone();
     rest.namespaces = Namespaces { joins: Vec::new(), pid: None, ..rest.namespaces };
-    rest.placement = Placement::default();
+    rest.placement = Placement { more: plan.placement.more, ..Placement::default() };
     rest.process.oom_score_adj = None;
     rest.process.rlimits = Vec::new();
     rest.process.scheduler = None;

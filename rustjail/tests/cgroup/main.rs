@@ -3,6 +3,7 @@
 //! of its `view_*` tests again. Every group has a unique name and is killed and removed when dropped.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod begun;
 mod events;
 mod group;
 mod parents;

@@ -185,7 +185,7 @@ impl Arena {
         let (plan, root) = (&launch.plan, launch.plan.root.as_ref().unwrap());
         let walked = self.aside(|| -> Result<(), StepError> {
             let proc = Proc::open_if_needed(plan)?;
-            let built = root::build(plan, root, &fds, proc.as_ref())?;
+            let built = root::build(plan, root, &fds, proc.as_ref(), &mut || Ok(()))?;
             self.assert_untouched();
             beside();
             built.close_and_switch(root, &plan.process.cwd)?;

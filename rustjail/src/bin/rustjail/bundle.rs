@@ -1,7 +1,7 @@
 //! The bundle: a directory with a `config.json`.
 
 use std::{
-    fs,
+    env, fs, io,
     path::{Path, PathBuf},
 };
 
@@ -26,7 +26,7 @@ impl Bundle {
     /// Reads the bundle `path`, by default the working directory.
     pub fn load(path: Option<&str>) -> Result<Self, Error> {
         let given = Path::new(path.unwrap_or("."));
-        let path = fs::canonicalize(given).map_err(Error::io("find the bundle", given))?;
+        let path = find(given).map_err(Error::io("find the bundle", given))?;
         let config = path.join("config.json");
         let text = fs::read(&config).map_err(Error::io("read", &config))?;
         match serde_json::from_slice(&text) {
@@ -43,6 +43,12 @@ impl Bundle {
         let root = self.spec.root().as_ref().map(|root| root.path().as_path());
         self.path.join(root.unwrap_or(Path::new("")))
     }
+}
+
+/// The kernel's name for the directory `given`. It knows that of the working directory; what the C library finds out
+/// for others, part by part, takes memory from an allocator that nothing else here uses.
+fn find(given: &Path) -> io::Result<PathBuf> {
+    if given == Path::new(".") { env::current_dir() } else { fs::canonicalize(given) }
 }
 
 /// What `text` says but for capabilities that nobody knows, if it makes sense then. runtime-spec has them ignored: a

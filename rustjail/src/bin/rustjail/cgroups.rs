@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -10,9 +10,9 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{LinuxResources, Spec};
 use rustjail::{
-    cgroup::{Cgroup, CgroupError, CgroupPath, Hierarchies, systemd::Unit},
+    cgroup::{Begun, Cgroup, CgroupError, CgroupPath, Hierarchies, Placement, systemd::Unit},
     sys::pidfd,
 };
 
@@ -26,38 +26,82 @@ use crate::{
 /// How long killed processes are given to end. One that has not ended by then waits for a device.
 pub const KILL_WAIT: Duration = Duration::from_secs(10);
 
-/// A new container's group, and what keeps it until the container's process is in it.
+/// A new container's group, as far as it is there before its process.
 #[derive(Debug, Default)]
 pub struct New {
-    /// `None` where there are none to be had.
-    pub group: Option<Cgroup>,
+    group: Group,
+    /// Where it is; `None` where there is none to be had.
+    pub path: Option<PathBuf>,
     /// systemd's unit, if it made the group.
     pub unit: Option<Unit>,
-    /// Of that unit.
-    pub keeper: Option<Keeper>,
+    /// Of that unit: kept until the container's process is in it.
+    #[expect(dead_code, reason = "held until it is dropped")]
+    keeper: Option<Keeper>,
 }
 
-/// Makes the group of a new container.
-pub fn create(context: &Context, spec: &Spec, id: &str) -> Result<New, Error> {
+#[derive(Debug, Default)]
+enum Group {
+    #[default]
+    Absent,
+    Begun(Begun),
+    Whole(Cgroup),
+}
+
+impl New {
+    fn without_unit(group: Group, path: CgroupPath) -> Self {
+        Self { group, path: Some(path.as_path().to_owned()), ..Self::default() }
+    }
+
+    /// The directory that the process is born into, and the files by which it enters what is there already.
+    pub fn placement(&self) -> Result<Option<Placement>, Error> {
+        match &self.group {
+            Group::Absent => Ok(None),
+            Group::Begun(group) => Ok(Some(Placement { into: group.birthplace()?, tasks: Vec::new() })),
+            Group::Whole(group) => Ok(Some(group.placement()?)),
+        }
+    }
+
+    /// Makes the rest; answers the group, and the files by which the process enters that rest.
+    pub fn finish(&mut self, spec: &Spec) -> Result<(Option<Cgroup>, Vec<OwnedFd>), Error> {
+        match std::mem::take(&mut self.group) {
+            Group::Absent => Ok((None, Vec::new())),
+            Group::Whole(group) => Ok((Some(group), Vec::new())),
+            Group::Begun(group) => {
+                let group = group.finish(resources(spec))?;
+                let tasks = group.placement()?.tasks;
+                Ok((Some(group), tasks))
+            }
+        }
+    }
+}
+
+fn resources(spec: &Spec) -> Option<&LinuxResources> {
+    spec.linux().as_ref().and_then(|linux| linux.resources().as_ref())
+}
+
+/// Begins the group of a new container.
+pub fn begin(context: &Context, spec: &Spec, id: &str) -> Result<New, Error> {
     let hierarchies = Hierarchies::detect()?;
-    let linux = spec.linux().as_ref();
-    let wanted = linux.and_then(|linux| linux.cgroups_path().as_deref());
-    let resources = linux.and_then(|linux| linux.resources().as_ref());
+    let wanted = spec.linux().as_ref().and_then(|linux| linux.cgroups_path().as_deref());
     if context.systemd_cgroup {
         let unit = Unit::parse(wanted, id)?;
-        let (group, keeper) = systemd::create(&hierarchies, &unit, resources)?;
-        return Ok(New { group: Some(group), unit: Some(unit), keeper: Some(keeper) });
+        let (group, keeper) = systemd::create(&hierarchies, &unit, resources(spec))?;
+        let path = Some(group.path().to_owned());
+        return Ok(New { group: Group::Whole(group), path, unit: Some(unit), keeper: Some(keeper) });
     }
     if hierarchies.is_empty() {
         return Ok(New::default());
     }
     let path = CgroupPath::parse(wanted, id)?;
-    match Cgroup::create(&hierarchies, &path, resources) {
-        Err(error) if context.rootless && wanted.is_none() && is_denied(&error) => {
+    if !context.rootless {
+        return Ok(New::without_unit(Group::Begun(Cgroup::begin(&hierarchies, &path)?), path));
+    }
+    match Cgroup::create(&hierarchies, &path, resources(spec)) {
+        Err(error) if wanted.is_none() && is_denied(&error) => {
             context.log.debug(|| format!("the container gets no control group: {error}"));
             Ok(New::default())
         }
-        result => Ok(New { group: Some(result?), ..New::default() }),
+        result => Ok(New::without_unit(Group::Whole(result?), path)),
     }
 }
 

@@ -1,8 +1,15 @@
 //! From a bundle to an init that waits for its start, and the way back.
 //!
-//! The record names the groups before there is a process, so that `delete --force` finds what a command that died
-//! here has left; before it there is at most an empty group, which the next creation takes over. A creation that
-//! fails undoes itself.
+//! The process is made as soon as it can begin to mount, and what it does not need for that is made meanwhile: the
+//! record, the rest of its groups. It waits for its groups, and so cannot outlive a command that dies before they are
+//! there. The record names them before they are made, so that `delete --force` finds what a command that died later
+//! has left; before it there is at most an empty group, which the next creation takes over. A creation that fails
+//! undoes itself.
+//!
+//! ```text
+//!   prepare --clone3--> furnish: config, record, groups --PLACE--> follow --READY--> complete
+//!                  |    process: mounts ...................... enters them, goes on
+//! ```
 
 use std::{
     fs, io,
@@ -17,7 +24,7 @@ use nix::{
 };
 use oci_spec::runtime::{ContainerState, Process, Spec};
 use rustjail::{
-    cgroup::Cgroup,
+    cgroup::{Cgroup, CgroupError, Placement},
     compile::{self, ContainerRequest, Stdio},
     hooks::Kind,
     launch::{Launch, Parent, Spawned, spawn},
@@ -73,6 +80,8 @@ pub struct Created {
     pub cgroup: Option<Cgroup>,
     /// Its init.
     pub process: Made,
+    /// What this process runs from, to be let go when there is time.
+    pub sealed: Sealed,
 }
 
 impl Created {
@@ -97,12 +106,48 @@ pub struct Made {
 pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Result<Created, Error> {
     let preserved = preserved_fds(arguments)?;
     let sealed = seal::ensure(preserved)?;
+    create_sealed(context, arguments, starter, preserved, sealed)
+}
+
+/// Apart, because the first execution would touch four pages of stack for it, which are the second's to use.
+#[inline(never)]
+fn create_sealed(
+    context: &Context,
+    arguments: &Arguments,
+    starter: Starter,
+    preserved: u32,
+    sealed: Sealed,
+) -> Result<Created, Error> {
     let mut bundle = Bundle::load(arguments.get("bundle"))?;
     check_terminal(&bundle.spec, arguments, starter == Starter::Here && !arguments.has("detach"))?;
     pass_listen_fds(&mut bundle.spec);
     let inside = rootless::enter_new(&mut bundle.spec)?;
-    let container = Container::create(&context.root, arguments.id())?;
-    let mut record = Record {
+    let mut creation = Creation {
+        container: Container::create(&context.root, arguments.id())?,
+        record: new_record(&bundle),
+        cgroup: None,
+    };
+    let made = creation.prepare(context, &bundle, starter).and_then(|(mut new, mut prepared)| {
+        inside.adapt(&mut prepared.0.plan);
+        let made = make(prepared, preserved, arguments)?;
+        let furnished = creation.furnish(&made, &bundle, &mut new);
+        let made = if_well(made, furnished)?;
+        let made = follow(made, false, |process, wants| creation.serve(&bundle.spec, process, wants))?;
+        creation.complete(made, arguments)
+    });
+    let Creation { container, record, cgroup } = creation;
+    match made {
+        Ok(process) => Ok(Created { container, record, cgroup, process, sealed }),
+        Err(error) => {
+            // The first error is the one to report; what is left now is left to `delete --force`.
+            let _ = destroy(context, container, &record, cgroup);
+            Err(error)
+        }
+    }
+}
+
+fn new_record(bundle: &Bundle) -> Record {
+    Record {
         oci_version: bundle.spec.version().clone(),
         rootfs: bundle.rootfs(),
         bundle: bundle.path.clone(),
@@ -114,42 +159,77 @@ pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Res
         made_resctrl: false,
         init: None,
         complete: false,
-    };
-    let mut cgroup = None;
-    let made = container
-        .write_config(&bundle.text)
-        .and_then(|()| {
-            let new = cgroups::create(context, &bundle.spec, &container.id)?;
-            // To the end of this, by which the process is in the group.
-            let _keeper = new.keeper;
-            (cgroup, record.unit) = (new.group, new.unit);
-            record.cgroup = cgroup.as_ref().map(|group| group.path().to_owned());
-            let resctrl = rdt::create(&bundle.spec, &container.id)?;
-            record.made_resctrl = resctrl.as_ref().is_some_and(Group::was_made);
-            container.write_record(&record)?;
-            let mut launch = launch(&container, &bundle, cgroup.as_ref(), resctrl.as_ref(), starter)?;
-            inside.adapt(&mut launch.0.plan);
-            make(launch, preserved, sealed, arguments, |process, wants| {
-                let (spec, status) = (&bundle.spec, ContainerState::Creating);
-                match wants {
-                    Wants::Hooks => {
-                        let kinds = &[Kind::Prestart, Kind::CreateRuntime];
-                        hooks::run(&container, spec, &record, kinds, status, process.pid)
-                    }
-                    Wants::Agent(number) => {
-                        listener::hand_over(&container, spec, &record, status, waiting(process, number))
-                    }
-                }
-            })
-        })
-        .and_then(|made| finish(made, &container, &mut record, arguments));
-    match made {
-        Ok(process) => Ok(Created { container, record, cgroup, process }),
-        Err(error) => {
-            // The first error is the one to report; what is left now is left to `delete --force`.
-            let _ = destroy(context, container, &record, cgroup);
-            Err(error)
+    }
+}
+
+/// A container that is being created.
+struct Creation {
+    container: Container,
+    record: Record,
+    cgroup: Option<Cgroup>,
+}
+
+impl Creation {
+    /// Everything that the process has to find.
+    fn prepare(
+        &mut self,
+        context: &Context,
+        bundle: &Bundle,
+        starter: Starter,
+    ) -> Result<(cgroups::New, Prepared), Error> {
+        let (container, record) = (&self.container, &mut self.record);
+        let mut new = cgroups::begin(context, &bundle.spec, &container.id)?;
+        (record.cgroup, record.unit) = (new.path.take(), new.unit.take());
+        let resctrl = rdt::create(&bundle.spec, &container.id)?;
+        record.made_resctrl = resctrl.as_ref().is_some_and(Group::was_made);
+        let (mut launch, link) = launch(container, bundle, new.placement()?, resctrl.as_ref())?;
+        launch.plan.placement.more = true;
+        if starter == Starter::Later {
+            launch.plan.gate = Gate::Connection(slot(&mut launch.fds, container.listen()?));
         }
+        Ok((new, (launch, link)))
+    }
+
+    /// What the process need not find before it is in its groups: it mounts meanwhile.
+    fn furnish(&mut self, made: &Made, bundle: &Bundle, new: &mut cgroups::New) -> Result<(), Error> {
+        self.container.write_config(&bundle.text)?;
+        // It names the groups before they are made.
+        self.container.write_record(&self.record)?;
+        let (group, tasks) = new.finish(&bundle.spec)?;
+        self.cgroup = group;
+        match sync::place(made.link.as_fd(), &tasks) {
+            // One that has failed by now says so itself.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(Error::io("go on with", "the container's process")(error));
+            }
+            _ => {}
+        }
+        self.record.init = Init::new(made.spawned.pid);
+        self.container.draft_record(&Record { complete: true, ..self.record.clone() })
+    }
+
+    fn serve(&self, spec: &Spec, process: &Spawned, wants: Wants) -> Result<(), Error> {
+        let (container, record) = (&self.container, &self.record);
+        match wants {
+            Wants::Hooks => {
+                let kinds = &[Kind::Prestart, Kind::CreateRuntime];
+                hooks::run(container, spec, record, kinds, ContainerState::Creating, process.pid)
+            }
+            Wants::Agent(number) => listener::hand_over(
+                container,
+                spec,
+                record,
+                ContainerState::Creating,
+                waiting(process, number),
+            ),
+        }
+    }
+
+    /// Tells everybody that it waits for its start.
+    fn complete(&mut self, mut made: Made, arguments: &Arguments) -> Result<Made, Error> {
+        let told = self.container.publish_record().and_then(|()| announce(&mut made, arguments));
+        self.record.complete = told.is_ok();
+        if_well(made, told)
     }
 }
 
@@ -164,25 +244,21 @@ pub type Prepared = (Launch, OwnedFd);
 fn launch(
     container: &Container,
     bundle: &Bundle,
-    cgroup: Option<&Cgroup>,
+    placement: Option<Placement>,
     resctrl: Option<&Group>,
-    starter: Starter,
 ) -> Result<Prepared, Error> {
     let (link, sync) = link()?;
     let terminal = bundle.spec.process().as_ref().and_then(Process::terminal).unwrap_or(false);
-    let mut launch = compile::container(ContainerRequest {
+    let launch = compile::container(ContainerRequest {
         id: &container.id,
         spec: &bundle.spec,
         bundle: &bundle.path,
         stdio: stdio(terminal)?,
         join: Vec::new(),
-        placement: cgroup.map(Cgroup::placement).transpose()?,
+        placement,
         resctrl,
         sync,
     })?;
-    if starter == Starter::Later {
-        launch.plan.gate = Gate::Connection(slot(&mut launch.fds, container.listen()?));
-    }
     Ok((launch, link))
 }
 
@@ -220,48 +296,51 @@ pub fn waiting(process: &Spawned, number: i32) -> Waiting<'_> {
     Waiting { pid: process.pid, pidfd: process.pidfd.as_fd(), listener: number }
 }
 
-/// Makes the process and follows it until it is ready, or, when nothing makes it wait, until it runs. `serve`
-/// does what it waits for meanwhile.
-pub fn make(
-    prepared: Prepared,
-    preserved: u32,
-    sealed: Sealed,
-    arguments: &Arguments,
-    serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
-) -> Result<Made, Error> {
+/// Makes the process.
+pub fn make(prepared: Prepared, preserved: u32, arguments: &Arguments) -> Result<Made, Error> {
     let (mut launch, link) = prepared;
     launch.plan.preserved_fds = preserved;
     launch.plan.keep_keyring = arguments.has("no-new-keyring");
     if let Some(root) = &mut launch.plan.root {
         root.no_pivot = arguments.has("no-pivot");
     }
-    let open = launch.plan.gate == Gate::Open;
     let fds: Vec<BorrowedFd<'_>> = launch.fds.iter().map(AsFd::as_fd).collect();
     let spawned = spawn(&launch.plan, &fds, Parent::Caller)?;
-    drop(fds);
-    // With the child's end of the link, or its end would never be seen.
-    drop(launch);
-    // The child is at work, and we wait for it anyway.
-    drop(sealed);
-    let mut made = Made { spawned, link, console: None };
-    match follow(&mut made, open, serve) {
-        Ok(()) => Ok(made),
-        Err(error) => {
-            kill(&made);
-            Err(error)
-        }
-    }
+    // The child's end of the link is among what is closed here, or its end would never be seen.
+    Ok(Made { spawned, link, console: None })
 }
 
-fn follow(
+/// The process, which does not outlive a failure.
+fn if_well(made: Made, outcome: Result<(), Error>) -> Result<Made, Error> {
+    if outcome.is_err() {
+        kill(&made);
+    }
+    outcome.map(|()| made)
+}
+
+/// Follows the process until it is ready, or, when nothing makes it wait (`open`), until it runs. `serve` does what it
+/// waits for meanwhile.
+pub fn follow(
+    mut made: Made,
+    open: bool,
+    serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
+) -> Result<Made, Error> {
+    let followed = hear(&mut made, open, serve);
+    if_well(made, followed)
+}
+
+fn hear(
     made: &mut Made,
     open: bool,
     serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let go_on = || Error::io("go on with", "the container's process");
     loop {
-        let report = sync::receive(made.link.as_fd());
-        match report.map_err(Error::io("hear from", "the container's process"))? {
+        let report = match sync::receive(made.link.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(died(made)?),
+            result => result.map_err(Error::io("hear from", "the container's process"))?,
+        };
+        match report {
             Some(Report::Console(master)) => made.console = Some(master),
             Some(Report::Hooks) => {
                 serve(&made.spawned, Wants::Hooks)?;
@@ -274,56 +353,34 @@ fn follow(
             Some(Report::Ready) => return Ok(()),
             Some(Report::Failed(step)) => return Err(step.into()),
             None if open => return Ok(()),
-            None => {
-                let status = foreground::exit_status(made.spawned.pidfd.as_fd())?;
-                return Err(Error::Died { ended: format!("exit status {status}") });
-            }
+            None => return Err(died(made)?),
         }
     }
 }
 
-fn kill(made: &Made) {
+fn died(made: &Made) -> Result<Error, Error> {
+    let status = foreground::exit_status(made.spawned.pidfd.as_fd())?;
+    Ok(Error::Died { ended: format!("exit status {status}") })
+}
+
+/// Ends a process that is not wanted any more.
+pub fn kill(made: &Made) {
     // Either fails only when it is gone already.
     let _ = pidfd::signal(made.spawned.pidfd.as_fd(), libc::SIGKILL);
     let _ = pidfd::wait(made.spawned.pidfd.as_fd());
 }
 
-/// Tells everybody who asked.
-fn finish(
-    made: Made,
-    container: &Container,
-    record: &mut Record,
-    arguments: &Arguments,
-) -> Result<Made, Error> {
-    record.init = Init::new(made.spawned.pid);
-    record.complete = true;
-    let told = container.write_record(record).and_then(|()| announce(made, arguments));
-    if told.is_err() {
-        record.complete = false;
-    }
-    told
-}
-
 /// Hands out what the flags ask for: the terminal, the pidfd, the process id.
-pub fn announce(mut made: Made, arguments: &Arguments) -> Result<Made, Error> {
-    let told = (|| {
-        if let Some(socket) = arguments.get("console-socket")
-            && let Some(master) = made.console.take()
-        {
-            console::send(socket, b"/dev/ptmx", master.as_fd())?;
-        }
-        if let Some(socket) = arguments.get("pidfd-socket") {
-            console::send(socket, b"pidfd", made.spawned.pidfd.as_fd())?;
-        }
-        arguments.get("pid-file").map_or(Ok(()), |path| write_pid(Path::new(path), made.spawned.pid))
-    })();
-    match told {
-        Ok(()) => Ok(made),
-        Err(error) => {
-            kill(&made);
-            Err(error)
-        }
+pub fn announce(made: &mut Made, arguments: &Arguments) -> Result<(), Error> {
+    if let Some(socket) = arguments.get("console-socket")
+        && let Some(master) = made.console.take()
+    {
+        console::send(socket, b"/dev/ptmx", master.as_fd())?;
     }
+    if let Some(socket) = arguments.get("pidfd-socket") {
+        console::send(socket, b"pidfd", made.spawned.pidfd.as_fd())?;
+    }
+    arguments.get("pid-file").map_or(Ok(()), |path| write_pid(Path::new(path), made.spawned.pid))
 }
 
 /// Whoever watches the file must never see half a number.
@@ -389,12 +446,14 @@ pub fn destroy(
             return Err(Error::Unkillable { what, seconds: cgroups::KILL_WAIT.as_secs() });
         }
     }
-    if let Some(group) = &cgroup {
-        cgroups::empty(group, &what)?;
-    }
-    match (&record.unit, cgroup) {
-        (Some(unit), _) => systemd::remove(unit)?,
-        (None, Some(group)) => group.delete()?,
+    match (&record.unit, &cgroup) {
+        (Some(unit), group) => {
+            if let Some(group) = group {
+                cgroups::empty(group, &what)?;
+            }
+            systemd::remove(unit)?;
+        }
+        (None, Some(group)) => remove_group(group, &what)?,
         (None, None) => {}
     }
     // A creation that did not come as far as writing the configuration has made nothing more.
@@ -407,6 +466,17 @@ pub fn destroy(
         hooks::poststop(&context.log, &container, &spec, record);
     }
     container.remove()
+}
+
+/// Nearly always nothing is left in it, and the kernel knows that best.
+fn remove_group(group: &Cgroup, what: &str) -> Result<(), Error> {
+    match group.delete() {
+        Err(CgroupError::Busy { .. }) => {
+            cgroups::empty(group, what)?;
+            Ok(group.delete()?)
+        }
+        done => Ok(done?),
+    }
 }
 
 fn check_terminal(spec: &Spec, arguments: &Arguments, attached: bool) -> Result<(), Error> {

@@ -40,7 +40,7 @@ const OWN: &str = "/proc/self/exe";
 const FDS: &str = "/proc/self/fd/";
 
 /// What the binary that nobody can write to is on, if that is a mount of our own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Sealed(#[expect(dead_code, reason = "held until it is dropped")] Option<OwnedFd>);
 
 /// Returns once this process runs from a binary that nobody can write to; that may be in a new execution of it.

@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use crate::{cgroups, error::Error, init::Init};
 
 const STATE: &str = "state.json";
+const DRAFT: &str = "state.json.new";
 const CONFIG: &str = "config.json";
 const START: &str = "start";
 
@@ -222,10 +223,20 @@ impl Container {
 
     /// Replaces the record.
     pub fn write_record(&self, record: &Record) -> Result<(), Error> {
-        let (new, path) = (self.path.join("state.json.new"), self.path.join(STATE));
-        let text = serde_json::to_vec(record).map_err(Error::json(&path))?;
-        write(&new, &text)?;
-        fs::rename(&new, &path).map_err(Error::io("replace", &path))
+        self.draft_record(record)?;
+        self.publish_record()
+    }
+
+    /// Has a record ready, which nobody reads before [`Container::publish_record`].
+    pub fn draft_record(&self, record: &Record) -> Result<(), Error> {
+        let text = serde_json::to_vec(record).map_err(Error::json(&self.path))?;
+        write(&self.path.join(DRAFT), &text)
+    }
+
+    /// Replaces the record by the one that is ready.
+    pub fn publish_record(&self) -> Result<(), Error> {
+        let path = self.path.join(STATE);
+        fs::rename(self.path.join(DRAFT), &path).map_err(Error::io("replace", &path))
     }
 
     /// Keeps the configuration as it was read.
@@ -281,7 +292,7 @@ impl Container {
     /// Gives the id back.
     pub fn remove(self) -> Result<(), Error> {
         // The record last: without it the rest could not be cleaned up.
-        for name in [START, CONFIG, "state.json.new", STATE] {
+        for name in [START, CONFIG, DRAFT, STATE] {
             match fs::remove_file(self.path.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::io("remove", self.path.join(name))(error));

@@ -16,7 +16,8 @@ use crate::{
     context::Context,
     create::{self, Made, Prepared, Wants},
     error::Error,
-    foreground, listener, process, rdt, rootless, seal,
+    foreground, listener, process, rdt, rootless,
+    seal::{self, Sealed},
     signals::Signals,
     store::{Container, Record, Status},
 };
@@ -58,6 +59,12 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let preserved = create::preserved_fds(arguments)?;
     // First of all, since what comes before it is done again by the next execution.
     let sealed = seal::ensure(preserved)?;
+    run_sealed(context, arguments, preserved, sealed)
+}
+
+/// Apart, because the first execution would touch four pages of stack for it, which are the second's to use.
+#[inline(never)]
+fn run_sealed(context: &Context, arguments: &Arguments, preserved: u32, sealed: Sealed) -> Result<u8, Error> {
     let container = Container::open(&context.root, arguments.id())?;
     let record = container.record()?;
     let group = record.as_ref().map(cgroups::open).transpose()?.flatten();
@@ -74,7 +81,8 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let placement = placement(&record, group, arguments.get("cgroup"))?;
     let prepared = prepare(&container, &mut spec, &record, placement, arguments)?;
     let signals = if detached { None } else { Some(Signals::take()?) };
-    let made = create::make(prepared, preserved, sealed, arguments, |process, wants| match wants {
+    let made = create::make(prepared, preserved, arguments)?;
+    let mut made = create::follow(made, true, |process, wants| match wants {
         Wants::Agent(number) => {
             let process = create::waiting(process, number);
             listener::hand_over(&container, &spec, &record, ContainerState::Running, process)
@@ -82,11 +90,14 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
         // Only an init has any.
         Wants::Hooks => Ok(()),
     })?;
-    let Made { spawned, console, .. } = create::announce(made, arguments)?;
+    create::announce(&mut made, arguments).inspect_err(|_| create::kill(&made))?;
+    let Made { spawned, console, .. } = made;
     match signals {
         None => Ok(0),
         Some(signals) => {
             let console = console.map(Console::new).transpose()?;
+            // The process has closed its own and is at work.
+            drop(sealed);
             foreground::attend(spawned.pidfd.as_fd(), console, &signals)
         }
     }

@@ -50,6 +50,8 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     };
     created.container.unlock();
     let (signals, console) = attached;
+    // The program is at work, and there is nothing to do but to wait.
+    drop(std::mem::take(&mut created.sealed));
     let status = foreground::attend(created.process.spawned.pidfd.as_fd(), console, &signals)?;
     if !arguments.has("keep") {
         match created.container.relock(&context.root) {

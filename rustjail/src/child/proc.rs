@@ -17,6 +17,7 @@ use nix::{
 
 use super::step::At;
 use crate::{
+    launch,
     plan::{Labels, Plan},
     sync::StepError,
     sys::mount::FileSystem,
@@ -31,8 +32,9 @@ impl Proc {
     pub(super) fn open_if_needed(plan: &Plan) -> Result<Option<Self>, StepError> {
         let makes_cgroup_binds = plan.root.as_ref().is_some_and(super::cgroupfs::needs_own_path);
         let has_sysctls = plan.root.as_ref().is_some_and(|root| !root.sysctls.is_empty());
-        let adjusts =
-            plan.process.oom_score_adj.is_some() && plan.namespaces.create & libc::CLONE_NEWUSER as u64 == 0;
+        let adjusts = plan.process.oom_score_adj.is_some()
+            && plan.namespaces.create & libc::CLONE_NEWUSER as u64 == 0
+            && !launch::maker_adjusts(plan);
         let has_clocks = !plan.namespaces.time_offsets.is_empty();
         let has_labels = plan.process.labels != Labels::default();
         let needed = makes_cgroup_binds || has_sysctls || adjusts || has_clocks || has_labels;

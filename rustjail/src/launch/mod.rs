@@ -20,7 +20,7 @@ use nix::{
 use crate::{
     child,
     limits::{self, LimitError},
-    plan::{IdMap, Plan, Slot},
+    plan::{Gate, IdMap, Plan, Slot},
     rtnetlink,
     sync::StepError,
     sys::{
@@ -145,13 +145,17 @@ pub fn spawn(plan: &Plan, fds: &[BorrowedFd<'_>], parent: Parent) -> Result<Spaw
     match cloned {
         Cloned::Child => child::run(rest.as_ref().unwrap_or(plan), fds, hold.map(|hold| hold.wait)),
         Cloned::Parent(pid, pidfd) => {
-            if let Some(hold) = hold
-                && let Err(error) = settle(plan, fds, pid).and_then(|()| hold.release())
-            {
-                abandon(pidfd.as_fd(), parent);
-                return Err(error);
+            let settled = match hold {
+                Some(hold) => settle(plan, fds, pid).and_then(|()| hold.release()),
+                None => Ok(()),
+            };
+            match settled.and_then(|()| adjust(plan, pid, pidfd.as_fd())) {
+                Ok(()) => Ok(Spawned { pid, pidfd }),
+                Err(error) => {
+                    abandon(pidfd.as_fd(), parent);
+                    Err(error)
+                }
             }
-            Ok(Spawned { pid, pidfd })
         }
     }
 }
@@ -232,6 +236,33 @@ fn settle(plan: &Plan, fds: &[BorrowedFd<'_>], pid: i32) -> Result<(), SpawnErro
             .map_err(|LimitError { step, shown, source }| SpawnError::Limit { step, shown, source })?;
     }
     hand_devices_over(plan, fds, pid)
+}
+
+/// Whether the process leaves its oom_score_adj to its maker: one that waits for its start does. Else it makes a procfs
+/// of its own to write it, and taking that apart alone waits for an RCU grace period.
+pub(crate) fn maker_adjusts(plan: &Plan) -> bool {
+    plan.process.oom_score_adj.is_some()
+        && plan.gate != Gate::Open
+        && !makes_user_namespace(plan)
+        && !stage::needed(plan)
+}
+
+/// Sets what [`maker_adjusts`] speaks of, while the process mounts. One that has ended says itself why.
+fn adjust(plan: &Plan, pid: i32, pidfd: BorrowedFd<'_>) -> Result<(), SpawnError> {
+    let Some(adjustment) = plan.process.oom_score_adj.filter(|_| maker_adjusts(plan)) else {
+        return Ok(());
+    };
+    let is_over = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+    let written =
+        fs::OpenOptions::new().write(true).open(format!("/proc/{pid}/oom_score_adj")).and_then(|mut file| {
+            // It is the process's file, if the number still is: the file goes on to mean whom it meant when it was opened.
+            pidfd::signal(pidfd, 0)?;
+            io::Write::write_all(&mut file, adjustment.to_string().as_bytes())
+        });
+    match written {
+        Err(error) if !is_over(&error) => Err(SpawnError::Setting { file: "oom_score_adj", source: error }),
+        _ => Ok(()),
+    }
 }
 
 fn hand_devices_over(plan: &Plan, fds: &[BorrowedFd<'_>], pid: i32) -> Result<(), SpawnError> {

@@ -4,6 +4,7 @@
 //! same teardown that removes a container undoes it.
 
 use std::{
+    io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
     rc::Rc,
@@ -12,12 +13,13 @@ use std::{
 
 use oci_spec::runtime::{ContainerState, Spec};
 use rustjail::{
-    cgroup::{Cgroup, CgroupPath, Hierarchies, OomEvents},
+    cgroup::{Cgroup, CgroupPath, Hierarchies, OomEvents, Placement},
     compile::{self, ContainerRequest, NamespaceKind, Stdio},
     hooks::Kind,
     launch::Launch,
     sync,
 };
+use tokio::sync::oneshot;
 
 use super::{
     Core, CreateRequest, Error, Result, StdioPorts, blocking,
@@ -137,19 +139,33 @@ impl Core {
         };
         let join = self.joins(&spec, pid_namespace)?;
         let TheirEnds { stdio, sync, sockets } = self.outfit(container, &container.init, sockets)?;
-        let ends = Ends { stdio, sync, join };
+        let link = container.init.sync.borrow().as_ref().map(|link| link.get_ref().try_clone()).transpose();
+        let link = link.map_err(failed_to(|| format!("copy the link to container {:?}", container.id)))?;
+        let (compiled, launch) = oneshot::channel();
+        let ends = Ends { stdio, link, sync, join, compiled };
         let bundle = self.journal.bundle(&container.id);
         let (hierarchies, path) = (self.hierarchies.clone(), container.cgroup_path.clone());
         let id = container.id.clone();
+        let groups = crate::task::spawn(blocking(move || {
+            prepare(&id, &bundle, spec, environment, &hierarchies, &path, ends)
+        }));
+        let launched = match launch.await {
+            Ok(launch) if container.state() == State::Creating => {
+                self.launch(container, &container.init, launch).await
+            }
+            Ok(_unwanted) => Err(container.wrong_state("create")),
+            // What could not be compiled is told below.
+            Err(_) => Ok(()),
+        };
+        let groups = groups.await.map_err(io::Error::other);
         let made =
-            blocking(move || Ok(prepare(&id, &bundle, spec, environment, &hierarchies, &path, ends))).await?;
-        *container.cgroup.borrow_mut() = made.cgroup;
+            groups.map_err(failed_to(|| format!("make the cgroup of container {:?}", container.id)))??;
+        *container.cgroup.borrow_mut() = Some(made.cgroup);
         self.follow_oom(container, made.oom, Look::Later);
-        let launch = made.launch?;
+        launched.and(made.placed)?;
         if container.state() != State::Creating {
             return Err(container.wrong_state("create"));
         }
-        self.launch(container, &container.init, launch).await?;
         self.follow_creation(container, sockets).await
     }
 
@@ -217,46 +233,53 @@ pub(super) fn needed_later(spec: &Spec) -> Spec {
 /// What of the new process is there before its cgroup.
 struct Ends {
     stdio: Stdio,
+    /// Our end of its sync socket.
+    link: Option<OwnedFd>,
     sync: OwnedFd,
     join: Vec<(NamespaceKind, OwnedFd)>,
+    /// Where its launch goes, as soon as there is one.
+    compiled: oneshot::Sender<Launch>,
 }
 
 /// A cgroup that was made has to be known, and be undone, even if what came after it failed.
-struct Prepared {
-    cgroup: Option<Arc<Cgroup>>,
+struct Furnished {
+    cgroup: Arc<Cgroup>,
+    placed: Result<()>,
     oom: Result<Option<OomEvents>>,
-    launch: Result<Launch>,
 }
 
-/// Everything that may block, in one go: the bundle, the cgroup, and the look at the root file system.
+/// Everything that may block, in one go: the bundle, the look at the root file system, the cgroup. As soon as the
+/// process can be launched it is, and mounts while the rest of its groups is made.
 fn prepare(
     id: &str,
     bundle: &Path,
     mut spec: Spec,
     environment: Option<Vec<String>>,
     hierarchies: &Hierarchies,
-    cgroup: &CgroupPath,
-    Ends { stdio, sync, join }: Ends,
-) -> Prepared {
-    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let made = super::bundle::write(bundle, &spec)
-        .map_err(failed_to(|| format!("write the bundle {}", bundle.display())))
-        .and_then(|()| Ok(Cgroup::create(hierarchies, cgroup, resources)?));
+    path: &CgroupPath,
+    Ends { stdio, link, sync, join, compiled }: Ends,
+) -> Result<Furnished> {
+    super::bundle::write(bundle, &spec)
+        .map_err(failed_to(|| format!("write the bundle {}", bundle.display())))?;
     if let (Some(process), Some(_)) = (spec.process_mut(), &environment) {
         process.set_env(environment);
     }
-    let spec = &spec;
-    let cgroup = match made {
-        Ok(cgroup) => Arc::new(cgroup),
-        Err(error) => return Prepared { cgroup: None, oom: Ok(None), launch: Err(error) },
-    };
-    let launch = cgroup.placement().map_err(Error::from).and_then(|placement| {
-        let placement = Some(placement);
-        let resctrl = resctrl::create(spec, id, bundle)?;
-        let resctrl = resctrl.as_ref();
-        let request = ContainerRequest { id, spec, bundle, stdio, join, placement, resctrl, sync };
-        Ok(compile::container(request)?)
+    let group = Cgroup::begin(hierarchies, path)?;
+    let placement = Some(Placement { into: group.birthplace()?, tasks: Vec::new() });
+    let resctrl = resctrl::create(&spec, id, bundle)?;
+    let resctrl = resctrl.as_ref();
+    let request = ContainerRequest { id, spec: &spec, bundle, stdio, join, placement, resctrl, sync };
+    let mut launch = compile::container(request)?;
+    launch.plan.placement.more = true;
+    // Nobody takes it any more if the container was given up; then the process is not made.
+    let _unwanted = compiled.send(launch);
+
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    let cgroup = Arc::new(group.finish(resources)?);
+    let placed = cgroup.placement().map_err(Error::from).map(|placement| {
+        // A process that is gone says so by its end.
+        let _gone = link.map(|link| sync::place(link.as_fd(), &placement.tasks));
     });
     let oom = cgroup.oom_events(0).map_err(Error::from);
-    Prepared { cgroup: Some(cgroup), oom, launch }
+    Ok(Furnished { cgroup, placed, oom })
 }

@@ -176,7 +176,8 @@ impl Core {
             let report = when_ready(&sync, Interest::READABLE, |fd| sync::receive(fd.as_fd())).await;
             if report.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
                 process.exit.wait().await;
-                return Err(container.wrong_state("start"));
+                // It was killed before it acted on what it was last told: its groups, or its start.
+                return if process.launched.get() { Err(container.wrong_state("start")) } else { Ok(None) };
             }
             let report =
                 report.map_err(failed_to(|| format!("hear from the new process {:?}", process.exec_id)))?;

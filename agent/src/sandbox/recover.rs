@@ -14,12 +14,15 @@
 use std::{
     collections::HashMap,
     fs,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     rc::Rc,
     sync::Arc,
 };
 
-use nix::unistd::getppid;
+use nix::{
+    sys::socket::{Shutdown, shutdown},
+    unistd::getppid,
+};
 use oci_spec::runtime::Spec;
 use rustjail::{
     cgroup::{Cgroup, CgroupPath},
@@ -230,8 +233,12 @@ impl Core {
         }
     }
 
-    /// Waits until a process that nobody knows has died or got into its cgroup: its end of the sync socket tells.
+    /// Waits until a process that nobody knows has died or got into its cgroup: its end of the sync socket tells. One
+    /// that waits to be told something ends, because nothing more is said.
     pub(super) async fn settle(self: &Rc<Self>, container: &Rc<Container>, process: &Rc<Process>) {
+        if let Some(link) = process.sync.borrow().as_ref() {
+            let _gone = shutdown(link.get_ref().as_raw_fd(), Shutdown::Write);
+        }
         let _whatever_it_said = self.await_report(container, process, &mut Sockets::default()).await;
     }
 

@@ -43,7 +43,7 @@ fn seal(block: &mut [u8]) {
 fn read(bytes: &[u8]) {
     let mut archive = Archive::new(bytes);
     let mut left = bytes.len() as u64;
-    while let Ok(Some(entry)) = archive.next() {
+    while let Ok(Some(entry)) = archive.next_entry() {
         let Ok(content) = io::copy(&mut archive.content(), &mut io::sink()) else { return };
         assert!(content == 0 || entry.kind == Kind::File);
         let attributes: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();

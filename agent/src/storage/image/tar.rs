@@ -105,7 +105,7 @@ impl<R: Read> Archive<R> {
     }
 
     /// The next entry; what is left of the present one's content is passed over.
-    pub fn next(&mut self) -> Result<Option<Entry>> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry>> {
         let mut extended = Extended::default();
         loop {
             self.pass_over()?;
@@ -346,7 +346,7 @@ mod tests {
 
     fn read(bytes: &[u8]) -> Result<Vec<Entry>> {
         let mut archive = Archive::new(bytes);
-        std::iter::from_fn(|| archive.next().transpose()).collect()
+        std::iter::from_fn(|| archive.next_entry().transpose()).collect()
     }
 
     fn header(kind: u8, name: &str, size: usize) -> Vec<u8> {

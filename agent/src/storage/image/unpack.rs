@@ -61,7 +61,7 @@ impl<E: Into<io::Error>> From<E> for Refusal {
 /// Puts all of `archive`, which is the layer `layer`, into `tree`.
 pub(super) fn unpack(archive: &mut Archive<impl Read>, tree: &Tree, layer: Digest) -> Result<()> {
     let broken = |source| ImageError::Archive { layer: layer.to_string(), source };
-    while let Some(entry) = archive.next().map_err(broken)? {
+    while let Some(entry) = archive.next_entry().map_err(broken)? {
         let path = || entry.path.clone().into();
         apply(tree, &entry, &mut archive.content()).map_err(|refusal| match refusal {
             Refusal::Problem(problem) => {

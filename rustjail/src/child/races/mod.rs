@@ -146,7 +146,7 @@ impl Arena {
     #[track_caller]
     fn try_often(&self, swapper: &Swapper, each: u32, beside: impl Fn(), inside: impl Fn()) -> Tally {
         let spec: Spec = serde_json::from_value(self.spec.clone()).unwrap();
-        let (tries, began) = (tries(2000), Instant::now());
+        let (tries, began) = (tries(1000), Instant::now());
         let mut tally = Tally::default();
         let mut made = 0;
         while made < tries || !tally.is_telling() && began.elapsed() < PATIENCE {

@@ -63,7 +63,7 @@ async fn output_outlives_its_process() {
 async fn a_background_child_keeps_output_open_but_not_the_wait() {
     let host = Host::start().await;
     host.run("box", Run { args: &["sleep", "1000"], ..Run::default() }).await.unwrap();
-    let script = "(read line; echo late) <&0 & echo now";
+    let script = "exec 3<&0; (read line <&3; echo late) & echo now";
     host.exec("box", "ex", sh(&["sh", "-c", script])).await.unwrap();
     assert_eq!(host.wait("box", "ex").await.unwrap(), 0);
     assert_eq!(host.read("box", "ex", Out::Stdout).await.unwrap(), b"now\n");

@@ -41,10 +41,23 @@ impl Table {
 
     /// A rate beside a floor's; the ratio must be at least `least`.
     pub fn rate(&mut self, what: &str, ours: f64, peer: &str, theirs: f64, least: Option<f64>) {
+        self.rate_of("MiB/s", what, ours, peer, theirs, least);
+    }
+
+    /// The same of something else than bytes.
+    pub fn rate_of(
+        &mut self,
+        unit: &str,
+        what: &str,
+        ours: f64,
+        peer: &str,
+        theirs: f64,
+        least: Option<f64>,
+    ) {
         self.add(Row {
             what: what.into(),
-            ours: format!("{ours:.0} MiB/s"),
-            other: format!("{peer} {theirs:.0} MiB/s"),
+            ours: format!("{ours:.0} {unit}"),
+            other: format!("{peer} {theirs:.0} {unit}"),
             ratio: Some(ours / theirs),
             limit: least.map(|least| -least),
         });

@@ -86,7 +86,12 @@ async fn a_terminal_is_a_terminal() {
     guest.read_until("c1", "", "\n42").await;
     guest.write("c1", "", b"\x03").await.unwrap();
     guest.write("c1", "", b"echo ec$?\n").await.unwrap();
-    assert!(guest.read_until("c1", "", "ec130").await.contains("ec130"));
+    let said = guest.read_until("c1", "", "ec130").await;
+    let (_, prompt) = said.split_once("ec130").expect("its status");
+    // Typed before the shell edits its next line, an end of input is a NUL in that line.
+    if !prompt.contains("# ") {
+        guest.read_until("c1", "", "# ").await;
+    }
     guest.close_stdin("c1", "").await.unwrap();
     assert_eq!(guest.wait("c1", "").await.unwrap(), 0);
     guest.remove("c1").await.unwrap();

@@ -53,13 +53,13 @@ fn events(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
         let timeout = next.saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let (ended, killed) = wait(&init, oom.as_ref(), timeout)?;
+        // The kill that ended it was counted before it ended, told or not; and its group may be gone already.
+        let kills = oom.as_mut().filter(|_| killed || ended).map(OomEvents::take).transpose();
+        for _ in 0..kills.or_else(|error| if ended { Ok(None) } else { Err(error) })?.unwrap_or(0) {
+            print(&line("oom", &id, None))?;
+        }
         if ended {
             return Ok(0);
-        }
-        if let (true, Some(oom)) = (killed, &mut oom) {
-            for _ in 0..oom.take()? {
-                print(&line("oom", &id, None))?;
-            }
         }
         if Instant::now() >= next {
             next += interval;

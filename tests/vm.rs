@@ -2,7 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::process::{Command, Stdio};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+};
 
 use berth::{Vm, ctl_binary};
 use berth_protocols::oci;
@@ -121,6 +126,33 @@ async fn berthctl_runs_a_command_in_a_vm_of_its_own() {
     assert!(stdout.starts_with("from the host\n"), "{stdout:?}");
     assert!(stderr.contains("oops"), "{stderr:?}");
     assert_ne!(stdout.lines().nth(1), Some(uname().as_str()), "the guest runs a kernel of its own");
+}
+
+/// Some hosts have a KVM that promises what it does not do, and QEMU aborts as soon as it is used.
+#[tokio::test]
+async fn a_kvm_that_kills_qemu_is_not_used() {
+    let rootfs = berth::Rootfs::busybox();
+    let programs = berth::scratch_dir("qemu");
+    let path = std::env::var("PATH").unwrap();
+    let script = format!(
+        "#!/bin/sh\ncase $* in *'-accel kvm'*) echo failed to set MSR >&2; kill -ABRT $$;; esac\n\
+        PATH='{path}' exec qemu-system-x86_64 \"$@\"\n"
+    );
+    fs::write(programs.join("qemu-system-x86_64"), script).unwrap();
+    fs::set_permissions(programs.join("qemu-system-x86_64"), fs::Permissions::from_mode(0o755)).unwrap();
+    let output = Command::new(ctl_binary())
+        .args(["run", "--boot-timeout", "180", "--rootfs"])
+        .arg(rootfs.path())
+        .args(["--", "echo", "emulated"])
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    fs::remove_dir_all(programs).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "emulated\n", "{stderr}");
+    let why = if Path::new("/dev/kvm").exists() { "failed to set MSR" } else { "there is no /dev/kvm" };
+    assert!(stderr.contains(why), "{stderr}");
 }
 
 fn uname() -> String {

@@ -247,6 +247,10 @@ impl Tail {
         lines.drain(..lines.len().saturating_sub(Self::LINES));
         Self { name, lines }
     }
+
+    fn last(&self) -> Option<&str> {
+        self.lines.last().map(String::as_str)
+    }
 }
 
 /// A guest's console must not be able to play tricks on the user's terminal.

@@ -2,7 +2,8 @@
 //!
 //! The arguments are the ones under which 100 of 100 boots took 1.5 s of emulation. `-cx16` hides an instruction that
 //! QEMU 7.2 emulates wrongly for kernels since 6.12 (3 of 19 boots corrupted memory). KVM is tried before it is
-//! trusted: on a host whose own virtualization is a shadow of the real thing /dev/kvm exists, and a guest crawls.
+//! trusted: on a host whose own virtualization is a shadow of the real thing /dev/kvm exists, and a guest crawls, or
+//! QEMU gives up because KVM does not do what it says it can.
 
 use std::{
     fs::{self, OpenOptions},
@@ -32,6 +33,9 @@ const MEMORY_SLOTS: u32 = 8;
 /// The PCI slot of the first port: those below are for what the machine boots with.
 const FIRST_PORT: u32 = 0x10;
 const PROGRAM: &str = "qemu-system-x86_64";
+const NAME: &str = "QEMU";
+/// From the end of a VMM's connections to its own.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// With real hardware a guest is ready in well under a second; one that has not printed a byte by now never will.
 const KVM_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -75,6 +79,10 @@ impl Vmm for Qemu {
                     Err(Error::Ended { ending, .. }) => {
                         format!("KVM is here, but under it the guest {ending}")
                     }
+                    Err(Error::Helper { program: NAME, status, output }) => {
+                        let word = output.last().map(|line| format!(": {line}")).unwrap_or_default();
+                        format!("KVM is here, but QEMU ended under it with {status}{word}")
+                    }
                     booted => return booted,
                 },
             },
@@ -114,19 +122,40 @@ async fn attempt(machine: &Machine, accel: Accel) -> Result<Running, Error> {
     let command = command(&program, machine, accel, &vsock, &dir);
     let mut vmm = Process::spawn(&command, dir.join("vmm.log"), tether)
         .map_err(|source| failed("start QEMU", source))?;
-    let qmp = tokio::select! {
-        qmp = Qmp::accept(&control) => qmp.map_err(|source| failed("talk to QEMU", source))?,
-        status = vmm.exited() => {
-            let status = status.map_err(|source| failed("wait for QEMU", source))?;
-            return Err(Error::Helper { program: "QEMU", status, output: Tail::of("its output", vmm.log()) });
-        }
-    };
+    let qmp = connection(&control, &mut vmm).await?;
     let actual = if accel == Accel::Tcg { Accel::Tcg } else { Accel::Kvm };
     let daemon = vsock.daemon.take();
     let address = vsock.address.clone();
     let mut running = Running { address, accel: actual, stages: Vec::new(), vmm, _vsock: daemon, qmp, dir };
     running.stages = ready(&mut running, &vsock, machine.patience, accel == Accel::Auto).await?;
     Ok(running)
+}
+
+/// QEMU's control connection; a QEMU that ended meanwhile is told by its own words.
+async fn connection(control: &UnixListener, vmm: &mut Process) -> Result<Qmp, Error> {
+    let lost = tokio::select! {
+        qmp = Qmp::accept(control) => match qmp {
+            Ok(qmp) => return Ok(qmp),
+            Err(source) => Error::Io { action: "talk to QEMU".into(), source },
+        },
+        () = wait_for(vmm) => return Err(died(vmm).await),
+    };
+    // The connection of one that dies ends before the process does.
+    match timeout(LAST_WORDS, wait_for(vmm)).await {
+        Ok(()) => Err(died(vmm).await),
+        Err(_) => Err(lost),
+    }
+}
+
+async fn wait_for(vmm: &mut Process) {
+    let _told_again = vmm.exited().await;
+}
+
+async fn died(vmm: &mut Process) -> Error {
+    match vmm.exited().await {
+        Ok(status) => Error::Helper { program: NAME, status, output: Tail::of("its output", vmm.log()) },
+        Err(source) => Error::Io { action: "wait for QEMU".into(), source },
+    }
 }
 
 async fn ready(
@@ -150,7 +179,7 @@ async fn ready(
         () = lifeless => Err(KVM_PATIENCE),
         ending = running.ended() => {
             // The console's last bytes are written while the VMM ends.
-            let _ = timeout(Duration::from_secs(1), running.vmm.exited()).await;
+            let _ = timeout(LAST_WORDS, running.vmm.exited()).await;
             return Err(Error::Ended { ending, console: running.console(), output: running.output() });
         }
     };

@@ -104,6 +104,7 @@ fn create_timed(
         spec,
         bundle,
         stdio: null(),
+        confined: &[],
         join: Vec::new(),
         placement: Some(placement),
         sync: child,

@@ -46,6 +46,7 @@
 //!         id: "box",
 //!         spec: &spec,
 //!         bundle,
+//!         confined: &[],
 //!         stdio,
 //!         join: Vec::new(),
 //!         placement: None,

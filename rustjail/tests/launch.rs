@@ -78,6 +78,7 @@ impl Container {
             spec: &spec,
             bundle: &bundle.path,
             stdio,
+            confined: &[],
             join,
             placement: None,
             sync: child,

@@ -5,7 +5,8 @@ mod support;
 
 use std::{
     fs::{self, File},
-    path::Path,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
 };
 
 use rustjail::{
@@ -17,6 +18,10 @@ use serde_json::{Value, json};
 use support::Bundle;
 
 fn compile_in(bundle: &Bundle, directory: &Path) -> Result<Launch, CompileError> {
+    compile_confined(bundle, directory, &[])
+}
+
+fn compile_confined(bundle: &Bundle, directory: &Path, confined: &[PathBuf]) -> Result<Launch, CompileError> {
     let spec = serde_json::from_value(bundle.spec.clone()).unwrap();
     let null = || File::open("/dev/null").unwrap().into();
     let stdio = Stdio::Streams { stdin: null(), stdout: null(), stderr: null() };
@@ -27,6 +32,7 @@ fn compile_in(bundle: &Bundle, directory: &Path) -> Result<Launch, CompileError>
         resctrl: None,
         spec: &spec,
         bundle: directory,
+        confined,
         stdio,
         join,
         placement,
@@ -82,6 +88,39 @@ fn a_root_that_cannot_be_used_is_named() {
     let bundle = Bundle::new("true");
     let relative = compile_in(&bundle, Path::new("bundle")).unwrap_err().to_string();
     assert!(relative.contains("\"bundle/rootfs\" is relative"), "{relative}");
+}
+
+#[test]
+fn links_in_a_directory_of_others_stay_in_it() {
+    let mut bundle = Bundle::new("true");
+    let volume = bundle.path.join("volume");
+    fs::create_dir_all(volume.join("data/deep")).unwrap();
+    for (name, target) in
+        [("in", "data"), ("out", "../rootfs"), ("away", "/proc"), ("deep", "data/deep/../..")]
+    {
+        symlink(target, volume.join(name)).unwrap();
+    }
+    bundle.set("/mounts/-", json!({"destination": "/data", "source": "", "options": ["bind"]}));
+    let last = bundle.spec["mounts"].as_array().unwrap().len() - 1;
+    let mut mount = |source: &str, confined: &[PathBuf]| {
+        bundle.set(&format!("/mounts/{last}/source"), json!(source));
+        compile_confined(&bundle, &bundle.path, confined).map(drop).map_err(|error| error.to_string())
+    };
+    let confined = [volume.clone()];
+    for source in ["volume", "volume/data", "volume/in", "volume/in/deep", "volume/deep/data", "rootfs"] {
+        mount(source, &confined).unwrap_or_else(|error| panic!("{source}: {error}"));
+    }
+    for source in ["volume/out", "volume/out/bin", "volume/away", "volume/in/../..", "volume/deep/../rootfs"]
+    {
+        let error = mount(source, &confined).unwrap_err();
+        assert!(error.contains(&format!("leads out of {}", volume.display())), "{source}: {error}");
+        mount(source, &[]).unwrap_or_else(|error| panic!("{source}: {error}"));
+    }
+    // The innermost counts: what may be followed in the volume may not in a volume within it.
+    let error = mount("volume/data/deep/../../in", &[volume.clone(), volume.join("data")]).unwrap_err();
+    assert!(error.contains("volume/data:"), "{error}");
+    let error = mount("volume/in/deep", &[volume.join("in")]).unwrap_err();
+    assert!(error.contains("volume/in:"), "a link cannot be the directory itself: {error}");
 }
 
 #[test]

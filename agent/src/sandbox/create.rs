@@ -6,7 +6,7 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
 };
@@ -35,6 +35,7 @@ use super::{
     streams::Sockets,
 };
 use crate::{
+    copy,
     device::{self, Device, PciAddresses, environment},
     storage::Storage,
 };
@@ -142,7 +143,9 @@ impl Core {
         let link = container.init.sync.borrow().as_ref().map(|link| link.get_ref().try_clone()).transpose();
         let link = link.map_err(failed_to(|| format!("copy the link to container {:?}", container.id)))?;
         let (compiled, launch) = oneshot::channel();
-        let ends = Ends { stdio, link, sync, join, compiled };
+        let mut confined = self.storages.mount_points();
+        confined.push(PathBuf::from(copy::ROOT));
+        let ends = Ends { stdio, link, sync, join, confined, compiled };
         let bundle = self.journal.bundle(&container.id);
         let (hierarchies, path) = (self.hierarchies.clone(), container.cgroup_path.clone());
         let id = container.id.clone();
@@ -237,6 +240,8 @@ struct Ends {
     link: Option<OwnedFd>,
     sync: OwnedFd,
     join: Vec<(NamespaceKind, OwnedFd)>,
+    /// What containers may have written to: a link in there leads nowhere else (kata-containers issue 7030).
+    confined: Vec<PathBuf>,
     /// Where its launch goes, as soon as there is one.
     compiled: oneshot::Sender<Launch>,
 }
@@ -257,7 +262,7 @@ fn prepare(
     environment: Option<Vec<String>>,
     hierarchies: &Hierarchies,
     path: &CgroupPath,
-    Ends { stdio, link, sync, join, compiled }: Ends,
+    Ends { stdio, link, sync, join, confined, compiled }: Ends,
 ) -> Result<Furnished> {
     super::bundle::write(bundle, &spec)
         .map_err(failed_to(|| format!("write the bundle {}", bundle.display())))?;
@@ -268,7 +273,9 @@ fn prepare(
     let placement = Some(Placement { into: group.birthplace()?, tasks: Vec::new() });
     let resctrl = resctrl::create(&spec, id, bundle)?;
     let resctrl = resctrl.as_ref();
-    let request = ContainerRequest { id, spec: &spec, bundle, stdio, join, placement, resctrl, sync };
+    let confined = &confined;
+    let request =
+        ContainerRequest { id, spec: &spec, bundle, confined, stdio, join, placement, resctrl, sync };
     let mut launch = compile::container(request)?;
     launch.plan.placement.more = true;
     // Nobody takes it any more if the container was given up; then the process is not made.

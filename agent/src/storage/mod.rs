@@ -116,6 +116,11 @@ impl Storages {
         })
     }
 
+    /// Where something is mounted, or about to be.
+    pub fn mount_points(&self) -> Vec<PathBuf> {
+        self.table.borrow().keys().cloned().collect()
+    }
+
     /// Mounts `storages` in their order, or adds `user` to those that are there. What an earlier one of them did
     /// is undone by [`Storages::release`], not here.
     pub async fn acquire(&self, user: &str, storages: Vec<Storage>) -> Result<()> {

@@ -11,10 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::{
-    fcntl::{OFlag, open},
-    sys::stat::Mode,
-};
+use nix::fcntl::OFlag;
 use oci_spec::runtime::{Process, Spec};
 
 use crate::{
@@ -27,6 +24,7 @@ use crate::{
     resctrl,
     sys::mount::clone_tree,
 };
+use sources::Sources;
 
 mod cgroups;
 mod devices;
@@ -43,6 +41,7 @@ mod paths;
 mod process;
 mod ranges;
 mod scheduling;
+mod sources;
 mod sysctl;
 mod version;
 
@@ -75,6 +74,9 @@ pub struct ContainerRequest<'a> {
     pub spec: &'a Spec,
     /// What relative paths of the spec are relative to.
     pub bundle: &'a Path,
+    /// Directories whose contents others may change, such as volumes: below one of these, neither the root file
+    /// system nor the source of a bind mount is found by a link that leads out of it. Absolute, free of links.
+    pub confined: &'a [PathBuf],
     /// The init's standard streams.
     pub stdio: Stdio,
     /// Namespaces to join, by a descriptor of each or the pidfd of a process in it; each takes the place of
@@ -118,7 +120,8 @@ pub fn container(request: ContainerRequest<'_>) -> Result<Launch, CompileError> 
     let namespaces = namespaces::of_container(spec, request.join, &mut fds)?;
     let console = matches!(process.stdio, PlanStdio::Terminal(_));
     process::belongs(&process, &namespaces)?;
-    let root = root(spec, request.bundle, &namespaces, console, hooks, &mut fds)?;
+    let sources = Sources { bundle: request.bundle, confined: request.confined };
+    let root = root(spec, sources, &namespaces, console, hooks, &mut fds)?;
     let placement = place(spec, request.placement, request.resctrl, &mut fds)?;
     let sync = slot(&mut fds, request.sync);
     finish(plan(namespaces, placement, Some(root), process, sync), fds)
@@ -172,18 +175,18 @@ fn join_init(spec: &Spec, init: Slot) -> Join {
 
 fn root(
     spec: &Spec,
-    bundle: &Path,
+    sources: Sources<'_>,
     has: &Namespaces,
     console: bool,
     hooks: Hooks,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Root, CompileError> {
     let requested = spec.root().as_ref().ok_or(CompileError::Missing("root"))?;
-    let (tree, place) = open_root(&bundle.join(requested.path()))?;
+    let (tree, place) = open_root(sources, &sources.bundle.join(requested.path()))?;
     let tree = slot(fds, tree);
     // Hooks of that time know no other name for the container's tree than its path.
     let place = (hooks.runtime || !hooks.create_container.is_empty()).then_some(place);
-    let mut mounts = mounts::of_container(spec, bundle, has, fds)?;
+    let mut mounts = mounts::of_container(spec, sources, has, fds)?;
     let dev = mounts.iter_mut().rev().find(|mount| mount.target == Path::new("/dev"));
     let host_dev = dev.as_ref().is_some_and(|mount| matches!(mount.kind, MountKind::Bind(_)));
     // Devices are yet to be made in it.
@@ -229,13 +232,12 @@ fn root(
 
 /// A detached copy of the root file system, and where that is. Its path is looked up once, links and all
 /// (CVE-2025-54867).
-fn open_root(path: &Path) -> Result<(OwnedFd, PathBuf), CompileError> {
+fn open_root(sources: Sources<'_>, path: &Path) -> Result<(OwnedFd, PathBuf), CompileError> {
     if !path.is_absolute() {
         return Err(CompileError::invalid("root.path", path.display(), "is relative, and so is the bundle"));
     }
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let open = || -> io::Result<_> {
-        let place = open(path, flags, Mode::empty())?;
+        let place = sources.open(path, OFlag::O_DIRECTORY)?;
         let found = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
         Ok((clone_tree(place.as_fd(), true)?, found))
     };

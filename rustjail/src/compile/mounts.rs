@@ -7,9 +7,9 @@ use std::{
 };
 
 use nix::{
-    fcntl::{OFlag, open},
+    fcntl::OFlag,
     sys::{
-        stat::{Mode, fstat},
+        stat::fstat,
         statfs::{PROC_SUPER_MAGIC, fstatfs},
     },
 };
@@ -21,6 +21,7 @@ use super::{
     ids, labels, namespaces,
     options::Options,
     paths,
+    sources::Sources,
 };
 use crate::{
     plan::{Attributes, Bind, FileSystem, FsOption, IdMap, IdMapped, Mount, MountKind, Namespaces, slot},
@@ -49,13 +50,13 @@ const VIRTUAL: [&str; 9] =
 /// All of the spec's, in its order, their sources opened.
 pub(super) fn of_container(
     spec: &Spec,
-    bundle: &Path,
+    sources: Sources<'_>,
     has: &Namespaces,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Vec<Mount>, CompileError> {
     let label = labels::of_mounts(spec.linux().as_ref().and_then(|linux| linux.mount_label().as_ref()))?;
     let convert = |requested| {
-        let mut mount = convert(requested, bundle, has, fds)?;
+        let mut mount = convert(requested, sources, has, fds)?;
         if let (MountKind::FileSystem(file_system), Some(label)) = (&mut mount.kind, &label) {
             file_system.label(label);
         }
@@ -80,7 +81,7 @@ impl FileSystem {
 
 fn convert(
     requested: &Requested,
-    bundle: &Path,
+    sources: Sources<'_>,
     has: &Namespaces,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Mount, CompileError> {
@@ -110,7 +111,7 @@ fn convert(
         return Err(refuse("has the option copy-symlink or src-nofollow, which only a bind mount can have"));
     }
     if options.copy_symlink
-        && let Some(link) = link_at(requested, bundle)
+        && let Some(link) = link_at(requested, sources.bundle)
     {
         let attributes = Attributes::default();
         return Ok(Mount {
@@ -122,7 +123,7 @@ fn convert(
         });
     }
     match kind {
-        _ if is_bind => bind(requested, target, options, bundle, has, fds),
+        _ if is_bind => bind(requested, target, options, sources, has, fds),
         "" | "none" => Err(refuse("has neither a type nor the option bind")),
         "cgroup" | "cgroup2" => {
             let namespaced = namespaces::has(has, NamespaceKind::Cgroup);
@@ -166,7 +167,7 @@ fn bind(
     requested: &Requested,
     target: PathBuf,
     options: Options,
-    bundle: &Path,
+    sources: Sources<'_>,
     has: &Namespaces,
     fds: &mut Vec<OwnedFd>,
 ) -> Result<Mount, CompileError> {
@@ -182,9 +183,9 @@ fn bind(
     let Some(source) = source else {
         return Err(CompileError::Mount { destination: target, problem: "has no source to bind" });
     };
-    let source_path = bundle.join(source);
+    let source_path = sources.bundle.join(source);
     let recursive = options.bind == Some(true);
-    let opened = open_source(&source_path, recursive, options.source_nofollow);
+    let opened = open_source(sources, &source_path, recursive, options.source_nofollow);
     let (tree, found) = opened.map_err(|error| CompileError::MountSource {
         destination: target.clone(),
         source_path: source_path.clone(),
@@ -252,9 +253,14 @@ struct Found {
 }
 
 /// A detached copy of what is at `path`, which is looked up once.
-fn open_source(path: &Path, recursive: bool, nofollow: bool) -> std::io::Result<(OwnedFd, Found)> {
+fn open_source(
+    sources: Sources<'_>,
+    path: &Path,
+    recursive: bool,
+    nofollow: bool,
+) -> std::io::Result<(OwnedFd, Found)> {
     let last = if nofollow { OFlag::O_NOFOLLOW } else { OFlag::empty() };
-    let place = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC | last, Mode::empty())?;
+    let place = sources.open(path, last)?;
     let found = Found {
         directory: fstat(&place)?.st_mode & libc::S_IFMT == libc::S_IFDIR,
         procfs: fstatfs(&place)?.filesystem_type() == PROC_SUPER_MAGIC,

@@ -77,6 +77,7 @@ fn run_once(arguments: &[String], last: usize) -> Result<u8> {
         spec: &spec,
         bundle,
         stdio: stdio(terminal)?,
+        confined: &[],
         id: "test",
         join: Vec::new(),
         placement: None,

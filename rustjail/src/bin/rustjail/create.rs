@@ -254,6 +254,7 @@ fn launch(
         spec: &bundle.spec,
         bundle: &bundle.path,
         stdio: stdio(terminal)?,
+        confined: &[],
         join: Vec::new(),
         placement,
         resctrl,

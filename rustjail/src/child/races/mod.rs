@@ -174,6 +174,7 @@ impl Arena {
             id: "race",
             spec,
             bundle: &self.path,
+            confined: &[],
             stdio: Stdio::Streams { stdin: null(), stdout: null(), stderr: null() },
             join: Vec::new(),
             placement: None,

@@ -3,14 +3,25 @@
 //! Of the pool's threads a few do what takes long, and many wait for streams: a workload may hold the lock of its
 //! own pipes for as long as it likes ([`crate::stdio`]), and what it holds up must be nobody else's.
 //!
+//! Work whose result has nowhere to go, because the client it is for does not read, is not begun ([`Room`]). It waits
+//! for that before it waits for a thread, and gives the thread back if there is no room any more: a waiter that
+//! kept what it was given while its client sleeps would in the end keep all of it.
+//!
 //! Tasks and work are boxed first, and so is what work on the pool comes to. Tokio compiles its machinery for tasks and
 //! channels, about 4 KiB with its unwind tables, once for every type that is spawned or sent; here there are a
 //! hundred such types and no task is so short-lived that a box would show.
 
-use std::{any::Any, future::Future, io, pin::Pin};
+use std::{
+    any::Any,
+    future::{Future, poll_fn},
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll},
+};
 
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::{Semaphore, SemaphorePermit, oneshot},
     task::JoinHandle,
 };
 
@@ -23,6 +34,25 @@ pub const THREADS: usize = WORKERS + STREAMS;
 
 static FOR_WORK: Semaphore = Semaphore::const_new(WORKERS);
 static FOR_STREAMS: Semaphore = Semaphore::const_new(STREAMS);
+
+/// Where the result of a task goes.
+pub trait Room {
+    /// Whether more can be taken; if not, the task is woken once it can.
+    fn poll_room(&self, cx: &Context<'_>) -> bool;
+}
+
+tokio::task_local! {
+    static ROOM: Rc<dyn Room>;
+}
+
+/// Polls a task whose result goes to `room`.
+pub fn poll_with_room<T>(room: Rc<dyn Room>, poll: impl FnOnce() -> T) -> T {
+    ROOM.sync_scope(room, poll)
+}
+
+fn has_room(cx: &Context<'_>) -> bool {
+    ROOM.try_with(|room| room.poll_room(cx)).unwrap_or(true)
+}
 
 type Outcome = Box<dyn Any + Send>;
 
@@ -53,7 +83,7 @@ async fn on_the_pool(
     threads: &'static Semaphore,
     work: Box<dyn FnOnce() -> Outcome + Send>,
 ) -> Option<Outcome> {
-    let thread = threads.acquire().await.ok()?;
+    let thread = thread(threads).await?;
     let (done, outcome) = oneshot::channel();
     drop(tokio::task::spawn_blocking(move || {
         let result = work();
@@ -62,6 +92,16 @@ async fn on_the_pool(
         let _ = done.send(result);
     }));
     outcome.await.ok()
+}
+
+async fn thread(threads: &'static Semaphore) -> Option<SemaphorePermit<'static>> {
+    loop {
+        poll_fn(|cx| if has_room(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
+        let thread = threads.acquire().await.ok()?;
+        if poll_fn(|cx| Poll::Ready(has_room(cx))).await {
+            return Some(thread);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ use super::{
     reply::{Code, Status},
     service::{Answer, Fate, Running},
 };
+use crate::task::poll_with_room;
 
 /// One pending call; see the module's drawing. Its bytes are charged until it is dropped.
 pub(super) struct Call {
@@ -84,23 +85,23 @@ impl Future for Call {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let call = &mut *self;
         let tied = call.running.fate == Fate::Tied;
-        let held = tied
-            && match call.connection.upgrade() {
-                Some(connection) => !connection.poll_room(cx),
-                None => return Poll::Ready(()),
-            };
-        if !held {
-            match catch_unwind(AssertUnwindSafe(|| call.running.work.as_mut().poll(cx))) {
-                Ok(Poll::Pending) => {}
-                Ok(Poll::Ready(answer)) => {
-                    call.answer(answer);
-                    return Poll::Ready(());
-                }
-                Err(panic) => {
-                    let status = call.hub.panicked(call.running.name, panic.as_ref());
-                    call.answer(Err(status));
-                    return Poll::Ready(());
-                }
+        let work = call.running.work.as_mut();
+        let poll = || catch_unwind(AssertUnwindSafe(|| work.poll(cx)));
+        let polled = match call.connection.upgrade().filter(|_| tied) {
+            Some(connection) => poll_with_room(connection, poll),
+            None if tied => return Poll::Ready(()),
+            None => poll(),
+        };
+        match polled {
+            Ok(Poll::Pending) => {}
+            Ok(Poll::Ready(answer)) => {
+                call.answer(answer);
+                return Poll::Ready(());
+            }
+            Err(panic) => {
+                let status = call.hub.panicked(call.running.name, panic.as_ref());
+                call.answer(Err(status));
+                return Poll::Ready(());
             }
         }
         if !call.answered

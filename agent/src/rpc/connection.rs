@@ -47,6 +47,7 @@ use super::{
     service::{Answer, Fate, Outcome},
     watch::watch,
 };
+use crate::task::Room;
 
 pub(super) struct Connection {
     pub(super) hub: Rc<Hub>,
@@ -266,15 +267,6 @@ impl Connection {
         self.output.borrow().len() < self.hub.limits.reply_bytes
     }
 
-    /// Whether a tied call may go on; if not, it is woken when there is room.
-    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> bool {
-        let room = self.has_room();
-        if !room {
-            self.held.borrow_mut().push(cx.waker().clone());
-        }
-        room
-    }
-
     pub(super) fn call_begins(&self) {
         self.hub.call_begins();
         self.pending.update(|count| count + 1);
@@ -389,6 +381,16 @@ impl Connection {
         drop(self.output.take());
         self.wake_waiters();
         self.changed.notify_one();
+    }
+}
+
+impl Room for Connection {
+    fn poll_room(&self, cx: &Context<'_>) -> bool {
+        let room = self.has_room();
+        if !room {
+            self.held.borrow_mut().push(cx.waker().clone());
+        }
+        room
     }
 }
 

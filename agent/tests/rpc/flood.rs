@@ -108,6 +108,31 @@ fn t5_sixteen_slow_readers_hold_up_nobody_and_get_everything() {
 }
 
 #[test]
+fn t5_who_does_not_read_has_no_thread_of_the_pool() {
+    const SIZE: usize = 64 << 10;
+    let server = start(Setup::default());
+    let base = server.resident();
+    let mut slow: Vec<Client> = (0..16).map(|_| server.client()).collect();
+    for client in &mut slow {
+        // Three times what is queued for them.
+        (0..200).for_each(|_| _ = client.start("Pool", SIZE.to_string().as_bytes()));
+    }
+    let mut other = server.client();
+    other.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // The first waits for those that came before it and are still served.
+    for _ in 0..50 {
+        assert_eq!(other.call("Pool", b"1024").unwrap().len(), 1024);
+    }
+    assert!(server.counts()[0] < 16 * 100, "what nobody takes is not made");
+    assert!(server.resident() < base + 16 * 6 * 1024, "{} KiB more", server.resident() - base);
+    for client in &mut slow {
+        for _ in 0..200 {
+            assert_eq!(client.answer().1.unwrap().len(), SIZE);
+        }
+    }
+}
+
+#[test]
 fn t5_who_takes_a_little_at_a_time_is_not_cut_off() {
     let server = start(Setup { stall_ms: Some(3000), ..Setup::default() });
     let mut slow = server.client();

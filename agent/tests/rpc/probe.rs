@@ -8,10 +8,13 @@ use std::{
     time::Duration,
 };
 
-use berth_agent::rpc::{
-    envelope::Request,
-    reply::{Code, Lease, Reply, Status},
-    service::{Fate, Outcome, Running, Service, Work},
+use berth_agent::{
+    rpc::{
+        envelope::Request,
+        reply::{Code, Lease, Reply, Status},
+        service::{Fate, Outcome, Running, Service, Work},
+    },
+    task::blocking,
 };
 use tokio::time::sleep;
 
@@ -121,6 +124,15 @@ impl Service for Probe {
                     Box::pin(async move { Ok(Reply::leased_field(1, Box::new(Shared(bytes)))) }),
                 )
             }
+            "Pool" => later(
+                "Pool",
+                Fate::Tied,
+                Box::pin(async move {
+                    let made = blocking(move || vec![7; number(&payload) as usize]).await;
+                    counters.finished.set(counters.finished.get() + 1);
+                    Ok(Reply::message(made.map_err(|error| Status::new(Code::Internal, error))?))
+                }),
+            ),
             "Swallow" => Ok(Outcome::Now(Reply::empty())),
             "Work" => later(
                 "Work",

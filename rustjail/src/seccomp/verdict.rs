@@ -85,11 +85,11 @@ fn verdict(rules: &[Applied], profile: &Profile<'_>, abi: Abi) -> Verdict {
     for (applied, rule) in
         rules.iter().filter_map(|applied| Some((applied, profile.rules.get(applied.rank())?)))
     {
-        let conditions = applied.conditions(rule, abi);
-        if conditions.is_empty() {
+        if applied.is_unconditional(rule) {
             last = rule.action;
             break;
         }
+        let conditions = applied.conditions(rule, abi);
         clauses.push(Clause { conditions, action: rule.action });
     }
     while clauses.pop_if(|clause| clause.action == last).is_some() {}
@@ -109,6 +109,11 @@ impl Applied {
 
     fn rank(self) -> usize {
         (self.0 as u32 >> 8) as usize
+    }
+
+    /// Nearly all are.
+    fn is_unconditional(self, rule: &Rule) -> bool {
+        self.0 as u8 == 0 && rule.conditions.is_empty()
     }
 
     fn conditions(self, rule: &Rule, abi: Abi) -> Vec<Condition> {

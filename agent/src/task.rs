@@ -87,11 +87,11 @@ async fn on_the_pool(
     let (done, outcome) = oneshot::channel();
     drop(tokio::task::spawn_blocking(move || {
         let result = work();
-        drop(thread);
         // Nobody may be waiting.
-        let _ = done.send(result);
+        let _ = done.send((result, thread));
     }));
-    outcome.await.ok()
+    // Not before its result is taken is the thread the next one's, which looks for room then.
+    outcome.await.ok().map(|(result, _thread)| result)
 }
 
 async fn thread(threads: &'static Semaphore) -> Option<SemaphorePermit<'static>> {

@@ -116,7 +116,9 @@ mutations: setup build ## make MUTATIONS (1000000) nearly right requests of ever
 .PHONY: bench
 bench: setup build image ## measure beside crun and runc
 	$(call install,$(BENCH_PACKAGES))
-	@$(PARTS) cargo bench --bench report
+	@target=$(HOST); if rustup --quiet target add $(MUSL) 2>/dev/null; then target=$(MUSL); fi; \
+	cargo build --quiet --release --target $$target --package berth --bin berth-floor; \
+	$(PARTS) BERTH_FLOOR=$(RELEASE)/../../$$target/release/berth-floor cargo bench --bench report
 
 .PHONY: lint
 lint: ## check format, clippy, licences, scripts and where unsafe code is

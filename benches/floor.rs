@@ -4,7 +4,7 @@
 //!
 //! `berth-floor ROOTFS CGROUP` repeats that for every byte on its standard input, and answers each by one.
 //! `berth-floor ROOTFS CGROUP PID` does the least for an exec instead: into the namespaces of the process PID
-//! and the groups that are there already, and the same program.
+//! and the groups that are there already, and the same program. With `once` after all that it is done at once, and only then.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -35,16 +35,21 @@ use rustjail::sys::{
 const NEW: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 fn main() {
-    let arguments: Vec<String> = env::args().skip(1).collect();
+    let mut arguments: Vec<String> = env::args().skip(1).collect();
+    let once = arguments.pop_if(|last| last == "once").is_some();
     let rootfs = PathBuf::from(&arguments[0]);
     let groups = hierarchies(arguments[1].trim_start_matches('/'));
     let joined = arguments.get(2).map(|pid| pidfd::open(pid.parse().expect("a pid")).expect("a process"));
+    let work = || match &joined {
+        Some(init) => exec(init, &groups),
+        None => container(&rootfs, &groups),
+    };
+    if once {
+        return work();
+    }
     let mut order = [0];
     while io::stdin().read_exact(&mut order).is_ok() {
-        match &joined {
-            Some(init) => exec(init, &groups),
-            None => once(&rootfs, &groups),
-        }
+        work();
         io::stdout().write_all(&order).and_then(|()| io::stdout().flush()).expect("answer");
     }
 }
@@ -59,7 +64,7 @@ fn hierarchies(group: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-fn once(rootfs: &Path, groups: &[PathBuf]) {
+fn container(rootfs: &Path, groups: &[PathBuf]) {
     for group in groups {
         fs::create_dir_all(group).expect("create a group");
         for file in ["cpuset.cpus", "cpuset.mems"] {

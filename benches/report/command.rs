@@ -1,12 +1,12 @@
 //! The command `rustjail` beside crun and runc: time, memory, system calls.
 //!
-//! The floor is a program that stays and does the kernel's part of the same alone; starting a program, which a
-//! command cannot do without, is not in it.
+//! The floor is a tiny program that does the kernel's part of the same alone. Once it is started anew for each, like any
+//! command, which is what the targets are for; and once it stays, to show what starting a program takes.
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use berth::{rustjail_binary, scratch_dir};
 use serde_json::{Value, json};
 
 use crate::{
+    floor::{self, Floor},
     profiles,
     sample::{Samples, interleave},
     table::Table,
@@ -40,16 +41,24 @@ pub fn measure(table: &mut Table, rootfs: &Path) {
 fn times(table: &mut Table, all: &[Runtime; 3], rootfs: &Path, how: &str, gap: Duration, rounds: usize) {
     let [rustjail, crun, runc] = all;
     let tight = gap.is_zero();
-    let mut floor = Floor::start(rootfs, "/berth-bench/floor", None);
+    let group = "/berth-bench/floor";
+    let mut floor = Floor::start(rootfs, group, None);
     let run = interleave(
         rounds,
         gap,
-        &mut [&mut || rustjail.run(), &mut || crun.run(), &mut || runc.run(), &mut || floor.once()],
+        &mut [
+            &mut || rustjail.run(),
+            &mut || crun.run(),
+            &mut || runc.run(),
+            &mut || floor::started(rootfs, group, None),
+            &mut || floor.once(),
+        ],
     );
     rows(table, &format!("rustjail run, {how}"), run, tight.then_some(0.6), (!tight).then_some(1.3));
 
     let sleepers = all.each_ref().map(Sleeper::start);
-    let mut floor = Floor::start(rootfs, "/berth-bench/oci-sleep-rustjail", Some(sleepers[0].pid()));
+    let (group, init) = ("/berth-bench/oci-sleep-rustjail", Some(sleepers[0].pid()));
+    let mut floor = Floor::start(rootfs, group, init);
     let exec = interleave(
         rounds,
         gap,
@@ -57,6 +66,7 @@ fn times(table: &mut Table, all: &[Runtime; 3], rootfs: &Path, how: &str, gap: D
             &mut || sleepers[0].exec(),
             &mut || sleepers[1].exec(),
             &mut || sleepers[2].exec(),
+            &mut || floor::started(rootfs, group, init),
             &mut || floor.once(),
         ],
     );
@@ -64,10 +74,11 @@ fn times(table: &mut Table, all: &[Runtime; 3], rootfs: &Path, how: &str, gap: D
 }
 
 fn rows(table: &mut Table, what: &str, samples: Vec<Samples>, of_crun: Option<f64>, of_floor: Option<f64>) {
-    let [ours, crun, runc, floor]: [Samples; 4] = samples.try_into().expect("four sets");
+    let [ours, crun, runc, started, staying]: [Samples; 5] = samples.try_into().expect("five sets");
     table.time(what, ours.median(), "crun", crun.median(), of_crun);
     table.time(what, ours.median(), "runc", runc.median(), None);
-    table.time(what, ours.median(), "kernel floor", floor.median(), of_floor);
+    table.time(what, ours.median(), "kernel floor", started.median(), of_floor);
+    table.time(what, ours.median(), "floor that stays", staying.median(), None);
 }
 
 fn resources(table: &mut Table, all: &[Runtime; 3]) {
@@ -182,37 +193,5 @@ impl<'a> Sleeper<'a> {
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
         let _ = self.0.through(None, "sleep").args(["delete", "--force", "sleeper"]).status();
-    }
-}
-
-/// The bare-kernel floor, a program that stays and repeats its work when told to.
-struct Floor(Child);
-
-impl Floor {
-    fn start(rootfs: &Path, cgroup: &str, exec_into: Option<u64>) -> Self {
-        let process = Command::new(env!("CARGO_BIN_EXE_berth-floor"))
-            .arg(rootfs)
-            .arg(cgroup)
-            .args(exec_into.map(|pid| pid.to_string()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start the floor program");
-        Self(process)
-    }
-
-    fn once(&mut self) {
-        use std::io::{Read, Write};
-        let order = self.0.stdin.as_mut().expect("a pipe").write_all(b"x");
-        order.expect("tell the floor program");
-        let answer = self.0.stdout.as_mut().expect("a pipe").read_exact(&mut [0]);
-        answer.expect("hear from the floor program");
-    }
-}
-
-impl Drop for Floor {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
     }
 }

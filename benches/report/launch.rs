@@ -12,6 +12,7 @@ use berth_protocols::agent::ExecProcessRequest;
 use protobuf::{MessageField, well_known_types::empty::Empty};
 
 use crate::{
+    floor::Floor,
     sample::{Samples, interleave},
     server::Server,
     table::Table,
@@ -23,7 +24,7 @@ const GAPS: [(&str, Duration, usize); 2] =
 pub fn measure(table: &mut Table, agent: &mut Server, mut peer: Option<&mut Server>) {
     let bundle = Bundle::new(agent.rootfs.path());
     for (name, gap, rounds) in GAPS {
-        let mut floor = Floor::start(&bundle);
+        let mut floor = Floor::start(&bundle.rootfs, "/berth-bench/floor", None);
         let mut samples = interleave(
             rounds,
             gap,
@@ -178,42 +179,5 @@ impl Drop for Detached<'_> {
             .command(self.runtime, &format!("sleep-{}", self.runtime))
             .args(["delete", "--force", "sleeper"])
             .status();
-    }
-}
-
-/// The bare-kernel floor, a program that stays and repeats its work when told to.
-struct Floor {
-    process: std::process::Child,
-}
-
-impl Floor {
-    fn start(bundle: &Bundle) -> Self {
-        let process = Command::new(env!("CARGO_BIN_EXE_berth-floor"))
-            .arg(&bundle.rootfs)
-            .arg("/berth-bench/floor")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start the floor program");
-        Self { process }
-    }
-
-    fn once(&mut self) {
-        use std::io::{Read, Write};
-        self.process.stdin.as_mut().expect("a pipe").write_all(b"x").expect("tell the floor program");
-        let mut answer = [0];
-        self.process
-            .stdout
-            .as_mut()
-            .expect("a pipe")
-            .read_exact(&mut answer)
-            .expect("hear from the floor program");
-    }
-}
-
-impl Drop for Floor {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        let _ = self.process.wait();
     }
 }

@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::exit)]
 
 mod command;
+mod floor;
 mod launch;
 mod network;
 mod observe;

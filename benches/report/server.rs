@@ -56,7 +56,8 @@ impl Server {
     /// The container that launches are measured with: the default mounts, its own cgroup.
     pub fn container(&self, id: &str, args: &[&str]) -> Container {
         let mut container = Container::new(id, &self.rootfs.path().to_string_lossy(), args);
-        container.linux().CgroupsPath = format!("/berth-bench/{id}");
+        // Of its own beside another agent's.
+        container.linux().CgroupsPath = format!("/berth-bench/{id}-{}", self.pid());
         container
     }
 

@@ -18,7 +18,7 @@ use rustjail::{
     sync::StepError,
 };
 
-use crate::store::Status;
+use crate::status::Status;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

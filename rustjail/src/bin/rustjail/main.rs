@@ -24,6 +24,7 @@ mod rootless;
 mod seal;
 mod signals;
 mod stats;
+mod status;
 mod store;
 mod systemd;
 mod time;

@@ -18,7 +18,6 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write},
     os::{
@@ -37,7 +36,7 @@ use oci_spec::runtime::Spec;
 use rustjail::cgroup::{Cgroup, systemd::Unit};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroups, error::Error, init::Init};
+use crate::{cgroups, error::Error, init::Init, status::Status};
 
 const STATE: &str = "state.json";
 const DRAFT: &str = "state.json.new";
@@ -85,33 +84,6 @@ pub struct Record {
     pub init: Option<Init>,
     /// The creation came to its end.
     pub complete: bool,
-}
-
-/// The states of runtime-spec, and `paused`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// The command that makes it is at work.
-    Creating,
-    /// Its init waits for the start.
-    Created,
-    /// Its program runs.
-    Running,
-    /// It is frozen.
-    Paused,
-    /// Its init is gone, or was never made.
-    Stopped,
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Creating => "creating",
-            Self::Created => "created",
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Stopped => "stopped",
-        })
-    }
 }
 
 impl Container {

@@ -7,7 +7,8 @@ use crate::{
     context::Context,
     create::destroy,
     error::Error,
-    store::{Container, Status},
+    status::Status,
+    store::Container,
 };
 
 const FLAGS: &[Flag] = &[switch(&["force", "f"], "kill it first; it need not exist either")];

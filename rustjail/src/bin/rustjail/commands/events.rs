@@ -19,7 +19,8 @@ use crate::{
     context::Context,
     error::Error,
     stats,
-    store::{Container, Status},
+    status::Status,
+    store::Container,
 };
 
 const FLAGS: &[Flag] = &[

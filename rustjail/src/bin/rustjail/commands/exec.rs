@@ -19,7 +19,8 @@ use crate::{
     foreground, listener, process, rdt, rootless,
     seal::{self, Sealed},
     signals::Signals,
-    store::{Container, Record, Status},
+    status::Status,
+    store::{Container, Record},
 };
 
 /// Of this command; its process document has most of them as fields.

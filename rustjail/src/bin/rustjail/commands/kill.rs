@@ -11,7 +11,8 @@ use crate::{
     cgroups,
     context::Context,
     error::Error,
-    store::{Container, Record, Status},
+    status::Status,
+    store::{Container, Record},
 };
 
 const FLAGS: &[Flag] = &[switch(&["all", "a"], "signal every process of the container")];

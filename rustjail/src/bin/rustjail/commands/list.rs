@@ -7,7 +7,8 @@ use crate::{
     arguments::{Arguments, Flag, switch, value},
     context::Context,
     error::Error,
-    store::{Container, Record, Status},
+    status::Status,
+    store::{Container, Record},
 };
 
 const FLAGS: &[Flag] =

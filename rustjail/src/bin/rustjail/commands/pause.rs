@@ -4,11 +4,7 @@ use rustjail::cgroup::Cgroup;
 
 use super::Command;
 use crate::{
-    arguments::Arguments,
-    cgroups,
-    context::Context,
-    error::Error,
-    store::{Container, Status},
+    arguments::Arguments, cgroups, context::Context, error::Error, status::Status, store::Container,
 };
 
 pub const PAUSE: Command = Command {

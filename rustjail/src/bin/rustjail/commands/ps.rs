@@ -8,7 +8,8 @@ use crate::{
     cgroups,
     context::Context,
     error::Error,
-    store::{Container, Status},
+    status::Status,
+    store::Container,
 };
 
 const FLAGS: &[Flag] = &[value(&["format", "f"], "table (default), as ps(1) has it, or json: the ids")];

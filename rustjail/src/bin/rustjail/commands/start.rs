@@ -3,13 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::Command;
-use crate::{
-    arguments::Arguments,
-    context::Context,
-    create,
-    error::Error,
-    store::{Container, Status},
-};
+use crate::{arguments::Arguments, context::Context, create, error::Error, status::Status, store::Container};
 
 pub const COMMAND: Command = Command {
     name: "start",

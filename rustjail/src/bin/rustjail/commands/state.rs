@@ -7,7 +7,8 @@ use crate::{
     arguments::Arguments,
     context::Context,
     error::Error,
-    store::{Container, Record, Status},
+    status::Status,
+    store::{Container, Record},
 };
 
 pub const COMMAND: Command = Command {

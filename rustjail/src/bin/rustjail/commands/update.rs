@@ -11,7 +11,8 @@ use crate::{
     cgroups,
     context::Context,
     error::Error,
-    store::{Container, Status},
+    status::Status,
+    store::Container,
     systemd,
 };
 

@@ -35,7 +35,7 @@ use crate::{
     port,
     rpc::{
         About, Agent,
-        policy::Rules,
+        gate::Rules,
         server::{Options, Server},
     },
     sandbox::{Parts, Sandbox},

@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::mount::{MsFlags, mount as mount_call};
 
-use super::boot::{BootError, Result, directory, is_mount_point, mount_once};
+use super::mounts::{BootError, Result, directory, is_mount_point, mount_once};
 
 const ROOT: &str = "/sys/fs/cgroup";
 const FLAGS: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);

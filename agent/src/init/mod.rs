@@ -34,6 +34,7 @@ mod closer;
 mod exits;
 mod listeners;
 pub mod modules;
+mod mounts;
 mod roles;
 mod shutdown;
 mod story;

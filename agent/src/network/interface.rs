@@ -14,8 +14,13 @@ use std::{fs, path::Path};
 use netlink_packet_route::link::LinkFlags;
 
 use super::{
-    Error, Interface, NAME_MAX, Present, Result, by_name, error::refused, fits, links, netlink::Socket,
-    netlink::link::Link, prefix::Prefix, snapshot::Snapshot,
+    Error, Interface, NAME_MAX, Present, Result, by_name,
+    error::refused,
+    fits, links,
+    netlink::Socket,
+    netlink::link::Link,
+    prefix::Prefix,
+    snapshot::{Snapshot, spare_name},
 };
 
 pub(super) fn list(socket: &Socket) -> Result<Vec<Present>> {
@@ -118,11 +123,6 @@ fn rename(socket: &Socket, link: &Link, holder: Option<&Link>, name: &str) -> Re
     fell |= rename(link, name)?;
     fell |= rename(holder, &link.name)?;
     Ok(fell)
-}
-
-/// A name nobody else gives, for a link between two names.
-pub(super) fn spare_name(index: u32) -> String {
-    format!("berth{index:x}")
 }
 
 /// Makes the addresses of a link exactly the wanted ones, but for those the kernel made itself.

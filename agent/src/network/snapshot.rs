@@ -11,7 +11,6 @@ use nix::errno::Errno;
 use super::{
     Result,
     error::refused,
-    interface::spare_name,
     links,
     netlink::{
         Message, NetlinkError, Socket,
@@ -31,6 +30,11 @@ pub(super) struct Snapshot {
 
 /// The flags that are ours to set.
 const FLAGS: LinkFlags = LinkFlags::Up.union(LinkFlags::Noarp);
+
+/// A name nobody else gives, for a link between two names.
+pub(super) fn spare_name(index: u32) -> String {
+    format!("berth{index:x}")
+}
 
 impl Snapshot {
     pub(super) fn take<'a>(socket: &Socket, links: impl Iterator<Item = &'a Link>) -> Result<Self> {

@@ -38,13 +38,13 @@ use super::{
     call::Call,
     envelope,
     frame::{HEADER, Header, REQUEST},
+    gate::hold,
     hub::Hub,
     input::Input,
     limits::{FRAME_MAX, INPUT_BUFFER},
     output::{Flushed, Output},
-    policy::{Gate, Passed, hold},
     reply::{Code, Status},
-    service::{Answer, Fate, Outcome},
+    service::{Answer, Fate, Gate, Outcome, Passed},
     watch::watch,
 };
 use crate::task::Room;

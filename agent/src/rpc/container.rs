@@ -10,8 +10,8 @@ use berth_protocols::agent::{
 };
 
 use super::{
+    agent::{Agent, Method},
     decode::decode,
-    dispatch::{Agent, Method},
     ids,
     reply::{Reply, Status},
     service::Outcome,

@@ -6,9 +6,9 @@ use berth_protocols::agent::{
 };
 
 use super::{
+    agent::{Agent, Method, tied},
     decode::decode,
-    dispatch::{Agent, Method, encode, tied},
-    reply::{Lease, Reply, Status},
+    reply::{Lease, Reply, Status, encode},
     service::Outcome,
     stats,
 };

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use berth_protocols::agent::{AddSwapPathRequest, AddSwapRequest, CopyFileRequest};
 
 use super::{
+    agent::{Agent, Method},
     decode::decode,
-    dispatch::{Agent, Method},
     reply::{Reply, Status},
     service::Outcome,
 };

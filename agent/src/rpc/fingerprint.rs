@@ -13,6 +13,15 @@ use std::{
 /// Bytes taken at a time.
 const BLOCK: usize = 16;
 
+/// What makes two requests the same. The bytes are kept as a keyed 64-bit hash and a length: among 16,384
+/// pending calls two different requests collide once in 10^11 times, and keeping them would double the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) method: &'static str,
+    pub(super) length: usize,
+    pub(super) hash: u64,
+}
+
 /// The keys.
 #[derive(Debug)]
 pub(super) struct Fingerprint {
@@ -28,8 +37,13 @@ impl Default for Fingerprint {
 }
 
 impl Fingerprint {
+    /// What the request of `method` with these bytes is known by.
+    pub(super) fn key(&self, method: &'static str, bytes: &[u8]) -> Key {
+        Key { method, length: bytes.len(), hash: self.of(bytes) }
+    }
+
     /// Of all the bytes, and of how many there are.
-    pub(super) fn of(&self, bytes: &[u8]) -> u64 {
+    fn of(&self, bytes: &[u8]) -> u64 {
         let (blocks, rest) = bytes.as_chunks::<BLOCK>();
         let mut last = [0; BLOCK];
         last.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);

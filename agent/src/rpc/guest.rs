@@ -8,10 +8,10 @@ use berth_protocols::agent::{
 };
 
 use super::{
+    agent::{Agent, Method, detached, tied},
     decode::decode,
-    dispatch::{Agent, Method, detached, encode, tied},
     limits::METHOD_CAP,
-    reply::{Code, Reply, Status},
+    reply::{Code, Reply, Status, encode},
     service::Outcome,
 };
 use crate::{device, storage};

@@ -3,8 +3,8 @@
 use berth_protocols::agent::{MemHotplugByProbeRequest, OnlineCPUMemRequest};
 
 use super::{
+    agent::{Agent, Method},
     decode::decode,
-    dispatch::{Agent, Method},
     reply::{Reply, Status},
     service::Outcome,
 };

@@ -5,9 +5,9 @@ use berth_protocols::health::{
 };
 
 use super::{
+    agent::{Agent, Method},
     decode::decode,
-    dispatch::{Agent, Method, encode},
-    reply::Status,
+    reply::{Status, encode},
     service::Outcome,
 };
 

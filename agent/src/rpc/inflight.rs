@@ -16,20 +16,11 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    fingerprint::Fingerprint,
+    fingerprint::{Fingerprint, Key},
     reply::{Code, Reply, Status},
     service::{Answer, Work},
     unheard::{self, Subject, Unheard},
 };
-
-/// What makes two requests the same. The bytes are kept as a keyed 64-bit hash and a length: among 16,384
-/// pending calls two different requests collide once in 10^11 times, and keeping them would double the memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) method: &'static str,
-    pub(super) length: usize,
-    pub(super) hash: u64,
-}
 
 #[derive(Default)]
 struct Slot {
@@ -53,7 +44,7 @@ impl Inflight {
     /// The work of a request: `first`, or the wait for the same request that runs already. The second value
     /// says whether it is `first`.
     pub(super) fn join_or(self: &Rc<Self>, method: &'static str, body: &[u8], first: Work) -> (Work, bool) {
-        let key = Key { method, length: body.len(), hash: self.fingerprint.of(body) };
+        let key = self.fingerprint.key(method, body);
         let subject = unheard::subject(method, body);
         if let Some(slot) = self.calls.borrow().get(&key) {
             return (Box::pin(wait(self.clone(), key, subject, slot.clone())), false);

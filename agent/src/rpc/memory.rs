@@ -3,8 +3,8 @@
 use berth_protocols::agent::{MemAgentCompactConfig, MemAgentMemcgConfig};
 
 use super::{
+    agent::{Agent, Method, detached},
     decode::decode,
-    dispatch::{Agent, Method, detached},
     limits::METHOD_CAP,
     reply::{Reply, Status},
     service::Outcome,

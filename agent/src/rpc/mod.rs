@@ -4,6 +4,7 @@
 //! longer than a frame; all they know of a service is [`service::Service`]. Every number they keep to is in
 //! [`limits`]. `docs/protocol.md` says what is on the wire and why this server is not the ttrpc crate's.
 
+mod agent;
 mod breaker;
 mod budget;
 mod call;
@@ -17,6 +18,7 @@ pub mod envelope;
 mod files;
 mod fingerprint;
 mod frame;
+pub mod gate;
 mod guest;
 mod hardware;
 mod health;
@@ -28,7 +30,7 @@ pub mod limits;
 mod memory;
 mod network;
 mod output;
-pub mod policy;
+mod policy;
 mod process;
 pub mod reply;
 mod sandbox;
@@ -46,4 +48,4 @@ mod volumes;
 mod watch;
 pub mod wire;
 
-pub use dispatch::{About, Agent};
+pub use agent::{About, Agent};

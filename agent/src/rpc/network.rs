@@ -15,9 +15,9 @@ use berth_protocols::{
 };
 
 use super::{
+    agent::{Agent, Method, tied},
     decode::decode,
-    dispatch::{Agent, Method, encode, tied},
-    reply::{Reply, Status},
+    reply::{Reply, Status, encode},
     service::Outcome,
 };
 use crate::network::{Family, Interface, Neighbour, Present, Route, prefix::Prefix};

@@ -6,8 +6,8 @@ use berth_protocols::agent::{
 use protobuf::Message;
 
 use super::{
+    agent::{Agent, Method, detached, tied},
     decode::decode,
-    dispatch::{Agent, Method, detached, tied},
     ids,
     limits::METHOD_CAP,
     reply::{Reply, Status},

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use protobuf::Message;
+
 use super::{limits::ERROR_TEXT, wire};
 
 /// The status codes of ttrpc, which are gRPC's.
@@ -187,6 +189,12 @@ impl Prefix {
     pub(super) fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.used).unwrap_or_default()
     }
+}
+
+/// A message as a reply.
+pub(super) fn encode(message: &impl Message) -> Result<Reply, Status> {
+    let bytes = message.write_to_bytes();
+    bytes.map(Reply::message).map_err(|error| Status::new(Code::Internal, error))
 }
 
 #[cfg(test)]

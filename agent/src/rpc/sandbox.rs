@@ -5,8 +5,8 @@ use std::rc::Rc;
 use berth_protocols::agent::{CreateSandboxRequest, DestroySandboxRequest};
 
 use super::{
+    agent::{Agent, Method},
     decode::decode,
-    dispatch::{Agent, Method},
     reply::{Reply, Status},
     service::Outcome,
     storages::storages,

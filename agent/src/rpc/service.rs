@@ -2,9 +2,10 @@
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
+use tokio::sync::OwnedMutexGuard;
+
 use super::{
     envelope::Request,
-    policy::Gate,
     reply::{Reply, Status},
 };
 
@@ -19,8 +20,8 @@ pub type Work = Pin<Box<dyn Future<Output = Answer>>>;
 pub enum Fate {
     /// It runs to its end: it changes something, and half a change is worse than one nobody waits for.
     Detached,
-    /// It is dropped: it only waits or looks, and would pile up. It is also not polled while the connection's
-    /// reply queue is full, so what it would read stays where it is.
+    /// It is dropped: it only waits or looks, and would pile up. Its work on the pool is also not begun while the
+    /// connection's reply queue is full, so what it would read stays where it is.
     Tied,
 }
 
@@ -41,6 +42,21 @@ impl fmt::Debug for Running {
         f.debug_struct("Running").field("name", &self.name).field("fate", &self.fate).finish_non_exhaustive()
     }
 }
+
+/// A call's turn; over when it is dropped.
+pub type Turn = Option<OwnedMutexGuard<()>>;
+
+/// What a gate lets through.
+#[derive(Debug)]
+pub enum Passed {
+    /// The call is to be done now.
+    Go(Turn),
+    /// It is answered already.
+    Answered(Reply),
+}
+
+/// Resolves when it is decided whether a call may be done.
+pub type Gate = Pin<Box<dyn Future<Output = Result<Passed, Status>>>>;
 
 /// What a service makes of a call.
 pub enum Outcome {

@@ -6,8 +6,8 @@ use berth_protocols::agent::{
 use protobuf::Message;
 
 use super::{
+    agent::{Agent, Method, detached, tied},
     decode::decode,
-    dispatch::{Agent, Method, detached, tied},
     limits::{METHOD_CAP, READ_MAX},
     reply::{Lease, Reply, Status},
     service::Outcome,

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    inflight::Key,
+    fingerprint::Key,
     wire::{Fields, Value},
 };
 

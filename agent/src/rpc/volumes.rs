@@ -12,8 +12,8 @@ use berth_protocols::{
 use protobuf::Message;
 
 use super::{
+    agent::{Agent, Method, tied},
     decode::decode,
-    dispatch::{Agent, Method, tied},
     reply::{Reply, Status},
     service::Outcome,
     storages::storages,

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::{
     Error, Result,
     latch::Latch,
-    oom::OomWatch,
+    oom_watch::OomWatch,
     process::Process,
     state::{Event, State},
 };

@@ -53,6 +53,7 @@ mod launch;
 mod memory;
 mod namespaces;
 mod oom;
+mod oom_watch;
 mod pause;
 mod process;
 mod recover;

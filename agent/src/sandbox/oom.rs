@@ -17,7 +17,6 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     pin::pin,
     rc::{Rc, Weak},
-    sync::{Arc, Mutex, PoisonError},
     task::Poll,
 };
 
@@ -27,7 +26,12 @@ use tokio::{
     sync::Notify,
 };
 
-use super::{Core, Error, Result, blocking, container::Container, error::failed_to};
+use super::{
+    Core, Error, Result, blocking,
+    container::Container,
+    error::failed_to,
+    oom_watch::{OomWatch, SharedEvents},
+};
 use crate::reactor::register;
 
 /// Containers with kills that nobody has asked for; beyond it the oldest one's are dropped, and counted.
@@ -139,24 +143,6 @@ impl Drop for OomEvent {
     }
 }
 
-/// A container's count of kills, looked at by whoever has a turn on the pool.
-#[derive(Debug, Clone)]
-pub(super) struct SharedEvents(Arc<Mutex<OomEvents>>);
-
-impl SharedEvents {
-    /// Kills since the last look; blocking. A group that is gone has none.
-    pub(super) fn look(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(0)
-    }
-}
-
-/// The watch over one container.
-#[derive(Debug)]
-pub(super) struct OomWatch {
-    events: SharedEvents,
-    stop: Rc<Notify>,
-}
-
 /// When a watch looks for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
@@ -169,13 +155,13 @@ pub(super) enum Look {
 impl Container {
     /// What is to be looked at once more before the cgroup goes.
     pub(super) fn last_oom_look(&self) -> Option<SharedEvents> {
-        self.oom_watch.borrow().as_ref().map(|watch| watch.events.clone())
+        self.oom_watch.borrow().as_ref().map(|watch| watch.events())
     }
 
     /// Nothing more will happen in it.
     pub(super) fn end_oom_watch(&self) {
         if let Some(watch) = self.oom_watch.take() {
-            watch.stop.notify_one();
+            watch.end();
         }
     }
 }
@@ -215,9 +201,8 @@ impl Core {
             let wake = events.as_fd().try_clone_to_owned();
             let wake = wake.and_then(|fd| register(fd, Interest::READABLE));
             let wake = wake.map_err(failed_to(|| "watch an OOM event".to_owned()))?;
-            let events = SharedEvents(Arc::new(Mutex::new(events)));
-            let stop = Rc::<Notify>::default();
-            let watch = OomWatch { events: events.clone(), stop: Rc::clone(&stop) };
+            let watch = OomWatch::new(events);
+            let (events, stop) = (watch.events(), watch.stop());
             *container.oom_watch.borrow_mut() = Some(watch);
             let (core, container) = (Rc::clone(self), Rc::clone(container));
             crate::task::spawn(async move {

@@ -10,18 +10,15 @@ use std::collections::BTreeSet;
 use super::{
     drivers::Driver,
     error::Result,
-    layer::{Layer, Role},
+    layer::{Layer, MULTI_LAYER, Role},
     request::Storage,
 };
-
-/// The driver of what is put together.
-pub(super) const MULTI_LAYER: &str = "erofs.multi-layer";
 
 /// Puts the layers among `storages` together, each whole in the place of its first layer.
 pub(super) fn group(storages: Vec<Storage>) -> Result<Vec<Storage>> {
     let mut whole: Vec<Storage> = Vec::new();
     for storage in storages {
-        let layer = layer(&storage)?;
+        let layer = Layer::of(&storage)?;
         if !layer.grouped && storage.driver != MULTI_LAYER {
             if layer.needs_disk() && !Driver::named(&storage.driver)?.is_disk() {
                 let problem =
@@ -54,33 +51,12 @@ pub(super) fn group(storages: Vec<Storage>) -> Result<Vec<Storage>> {
     Ok(whole)
 }
 
-/// What the options of `storage` say.
-pub(super) fn layer(storage: &Storage) -> Result<Layer> {
-    Layer::parse(&storage.options).map_err(|problem| storage.invalid(problem.to_string()))
-}
-
-/// Which layer `storage` is: as its options say, or as file systems of its type are.
-pub(super) fn role(storage: &Storage, layer: &Layer) -> Result<Role> {
-    let role = layer.role.or(match storage.fstype.as_str() {
-        "erofs" => Some(Role::Lower),
-        "ext4" | "tmpfs" => Some(Role::Upper),
-        _ => None,
-    });
-    role.ok_or_else(|| {
-        let problem = format!(
-            "has a layer of type {:?} that is neither overlay-upper nor overlay-lower",
-            storage.fstype
-        );
-        storage.invalid(problem)
-    })
-}
-
 fn check(storage: &Storage) -> Result<()> {
     let (mut uppers, mut lowers, mut seen) = (0, 0, BTreeSet::new());
     for part in &storage.layers {
-        let layer = layer(part)?;
+        let layer = Layer::of(part)?;
         let driver = Driver::named(&part.driver)?;
-        match role(part, &layer)? {
+        match layer.role_of(part)? {
             Role::Upper if driver.is_disk() || driver == Driver::Ephemeral => uppers += 1,
             Role::Lower if driver.is_disk() => lowers += 1,
             Role::Upper | Role::Lower => {

@@ -7,10 +7,13 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{mapping::verity::Verity, options::words};
+use super::{error::StorageError, mapping::verity::Verity, options::words, request::Storage};
 
 const PREFIX: &str = "X-kata.";
 const VERITY: &str = "X-kata.dmverity";
+
+/// The driver of what is put together.
+pub(super) const MULTI_LAYER: &str = "erofs.multi-layer";
 
 /// Where a layer goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,27 @@ pub(super) enum LayerError {
 }
 
 impl Layer {
+    /// What the options of `storage` say.
+    pub(super) fn of(storage: &Storage) -> Result<Self, StorageError> {
+        Self::parse(&storage.options).map_err(|problem| storage.invalid(problem.to_string()))
+    }
+
+    /// Which layer `storage`, which this is of, is: as its options say, or as file systems of its type are.
+    pub(super) fn role_of(&self, storage: &Storage) -> Result<Role, StorageError> {
+        let role = self.role.or(match storage.fstype.as_str() {
+            "erofs" => Some(Role::Lower),
+            "ext4" | "tmpfs" => Some(Role::Upper),
+            _ => None,
+        });
+        role.ok_or_else(|| {
+            let problem = format!(
+                "has a layer of type {:?} that is neither overlay-upper nor overlay-lower",
+                storage.fstype
+            );
+            storage.invalid(problem)
+        })
+    }
+
     /// Reads a storage's options; those of others are left alone.
     pub(super) fn parse(options: &[String]) -> Result<Self, LayerError> {
         let (mut layer, mut seen) = (Self::default(), Vec::new());

@@ -11,7 +11,7 @@ use std::{path::Path, process::Command};
 use nix::mount::MsFlags;
 
 use super::{Result, Steps, Storage, StorageError, options};
-use crate::storage::{error::failed_to, group, mapping};
+use crate::storage::{error::failed_to, layer::Layer, mapping};
 
 /// Without a journal and with few reserved blocks: the volume lives as long as its sandbox.
 const MKFS: &str = "mkfs.ext4";
@@ -27,7 +27,7 @@ pub(super) fn place(storage: &Storage, disk: &Path, steps: &mut Steps) -> Result
         return Err(storage.invalid("has a disk and no file-system type"));
     }
     let mut options = options(storage)?;
-    let layer = group::layer(storage)?;
+    let layer = Layer::of(storage)?;
     if layer.verity.is_some() || READ_ONLY.contains(&storage.fstype.as_str()) {
         options.flags |= MsFlags::MS_RDONLY;
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{
     error::{Result, StorageError},
-    group::MULTI_LAYER,
+    layer::MULTI_LAYER,
     options::Options,
     request::Storage,
     steps::Steps,

@@ -23,8 +23,7 @@ use crate::{
     hotplug::block::Disk,
     storage::{
         error::failed_to,
-        group,
-        layer::{Directory, Role},
+        layer::{Directory, Layer, Role},
         options::{MAX_DATA, Options},
         place,
     },
@@ -40,8 +39,8 @@ pub(super) fn place(storage: &Storage, disks: &[Option<Disk>], steps: &mut Steps
     let alone = storage.layers.len() == 1;
     let own = steps.own_place();
     for (part, disk) in storage.layers.iter().zip(disks) {
-        let layer = group::layer(part)?;
-        let role = group::role(part, &layer)?;
+        let layer = Layer::of(part)?;
+        let role = layer.role_of(part)?;
         let mut part = part.clone();
         match role {
             Role::Upper => part.mount_point = own.join(UPPER),

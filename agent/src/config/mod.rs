@@ -145,7 +145,9 @@ impl Config {
         if config.warnings.is_empty() { Ok(()) } else { Err(config.warnings.join("\n")) }
     }
 
-    fn compose(line: &str, value_of: impl Fn(&str) -> Option<String>, arguments: &[String]) -> Self {
+    /// Reads what `line`, the kernel's, says, the variables that `value_of` knows, and `arguments`, and the file that one
+    /// of them names. What is wrong is among the warnings.
+    pub fn compose(line: &str, value_of: impl Fn(&str) -> Option<String>, arguments: &[String]) -> Self {
         let mut config = Self::default();
         let (file, arguments) = take_config_flag(arguments);
         let named = line.split_ascii_whitespace().rev().find_map(|word| {

@@ -29,7 +29,7 @@ use crate::{
 mod document;
 mod edits;
 mod names;
-mod yaml;
+pub mod yaml;
 
 use edits::Edits;
 use names::Wanted;

@@ -9,10 +9,16 @@ use serde_json::{Map, Number, Value};
 /// Deeper than any description.
 const MAX_DEPTH: usize = 32;
 
+/// What separates; of all that Unicode calls white space nothing else does.
+const BLANK: [char; 2] = [' ', '\t'];
+
+/// What begins something else than letters.
+const SPECIAL: [char; 15] = ['#', '&', '*', '!', '|', '>', '%', '@', '`', '?', ',', '[', ']', '{', '}'];
+
 /// Why a text is not read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
-pub(super) struct YamlError {
+pub struct YamlError {
     line: usize,
     problem: &'static str,
 }
@@ -28,17 +34,21 @@ struct Line<'a> {
 }
 
 /// The one document in `text`.
-pub(super) fn read(text: &str) -> Result<Value> {
+pub fn read(text: &str) -> Result<Value> {
     let mut lines = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let content = without_comment(line).trim_end();
+        let strange = line.contains(is_other);
+        let content = without_comment(line).trim_end_matches(BLANK);
         let text = content.trim_start_matches(' ');
         let line = Line { number: index + 1, indent: content.len() - text.len(), text };
         match text {
+            _ if strange => return line.refuse("has a character that is not read here"),
             "" => {}
-            "---" if lines.is_empty() => {}
+            "---" if lines.is_empty() && line.indent == 0 => {}
             _ if text.starts_with('\t') => return line.refuse("is indented by a tab"),
-            "---" | "..." => return line.refuse("begins another document"),
+            _ if text.starts_with("---") || text.starts_with("...") => {
+                return line.refuse("begins another document");
+            }
             _ if text.starts_with('%') => return line.refuse("is a directive, which is not read here"),
             _ => lines.push(line),
         }
@@ -52,6 +62,11 @@ pub(super) fn read(text: &str) -> Result<Value> {
     }
 }
 
+/// Control characters, and what some readers take for the end of a line or for nothing.
+fn is_other(letter: char) -> bool {
+    letter.is_control() && letter != '\t' || matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
 /// A `#` begins one at the start of a line or after a blank, but not in quotes.
 fn without_comment(line: &str) -> &str {
     let (mut quote, mut before, mut escaped) = (None, ' ', false);
@@ -63,7 +78,7 @@ fn without_comment(line: &str) -> &str {
             Some(_) => {}
             // Only where a value begins; within a plain one a quote is a letter.
             None if matches!(letter, '"' | '\'') && " [{,".contains(before) => quote = Some(letter),
-            None if letter == '#' && before.is_whitespace() => return line.get(..index).unwrap_or_default(),
+            None if letter == '#' && BLANK.contains(&before) => return line.get(..index).unwrap_or_default(),
             None => {}
         }
         before = letter;
@@ -88,11 +103,14 @@ impl<'a> Line<'a> {
     fn entry(&self) -> Result<Option<(String, &'a str)>> {
         if self.text.starts_with(['"', '\'']) {
             let (key, rest) = self.quoted(self.text)?;
-            return Ok(rest.trim_start().strip_prefix(':').map(|rest| (key, rest.trim_start())));
+            return Ok(rest
+                .trim_start_matches(BLANK)
+                .strip_prefix(':')
+                .map(|rest| (key, rest.trim_start_matches(BLANK))));
         }
         let colon = self.text.find(": ").or_else(|| self.text.ends_with(':').then(|| self.text.len() - 1));
         let Some((key, rest)) = colon.map(|colon| self.text.split_at(colon)) else { return Ok(None) };
-        Ok(Some((key.trim_end().to_owned(), rest.get(1..).unwrap_or_default().trim_start())))
+        Ok(Some((self.plain_key(key)?, rest.get(1..).unwrap_or_default().trim_start_matches(BLANK))))
     }
 
     /// A quoted text at the start of `text`, and what comes after it.
@@ -121,11 +139,30 @@ impl<'a> Line<'a> {
         self.refuse("has a quote that does not end on the line")
     }
 
-    /// A value without quotes and brackets.
-    fn plain(&self, text: &str) -> Result<Value> {
-        if text.starts_with(['&', '*', '!', '|', '>', '%', '@', '`', '?', ',', ']', '}']) {
+    /// A key without quotes.
+    fn plain_key(&self, text: &str) -> Result<String> {
+        let key = text.trim_end_matches(' ');
+        self.letters(key)?;
+        if key == "<<" {
+            return self.refuse("merges mappings, which is not done here");
+        }
+        Ok(key.to_owned())
+    }
+
+    /// Refuses what means more than its letters.
+    fn letters(&self, text: &str) -> Result<()> {
+        if text.starts_with(SPECIAL) {
             return self.refuse("has an anchor, a tag, a block text or the like, which is not read here");
         }
+        if text.contains(" #") || text.contains('\t') {
+            return self.refuse("has a tab, or a comment after a quote");
+        }
+        Ok(())
+    }
+
+    /// A value without quotes and brackets.
+    fn plain(&self, text: &str) -> Result<Value> {
+        self.letters(text)?;
         if text.contains(": ") || text.ends_with(':') {
             return self.refuse("has a mapping where only a value can be");
         }
@@ -133,9 +170,24 @@ impl<'a> Line<'a> {
             "" | "~" | "null" | "Null" | "NULL" => Value::Null,
             "true" | "True" | "TRUE" => Value::Bool(true),
             "false" | "False" | "FALSE" => Value::Bool(false),
-            _ => number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
+            _ => match number(text) {
+                Some(number) => Value::Number(number),
+                None if is_numeric(text) => return self.refuse("has a number that is not read here"),
+                None => Value::String(text.to_owned()),
+            },
         })
     }
+}
+
+/// Whether some readers would take `text`, which is no number to us, for one.
+fn is_numeric(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let first = digits.strip_prefix('.').unwrap_or(digits);
+    let named = ["inf", "nan"].iter().any(|name| first.eq_ignore_ascii_case(name)) && first != digits;
+    let based = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit() || digit == b'_');
+    named
+        || ["0x", "0o", "0b"].iter().filter_map(|radix| digits.strip_prefix(radix)).any(based)
+        || first.starts_with(|first: char| first.is_ascii_digit()) && digits.parse::<f64>().is_ok()
 }
 
 fn number(text: &str) -> Option<Number> {
@@ -252,14 +304,20 @@ impl<'a> Reader<'a> {
     fn value(&mut self, line: &Line<'a>, text: &'a str, depth: usize) -> Result<Value> {
         if text.starts_with(['[', '{']) {
             let mut all = text.to_owned();
-            while !closed(&all) {
+            while let Some(false) = closed(&all) {
                 let Some(next) = self.peek() else { return line.refuse("has a bracket that is not closed") };
                 self.next += 1;
+                if !all.ends_with([',', ':', '[', '{']) && !next.text.starts_with([',', ']', '}']) {
+                    return next.refuse("goes on with a value, which is not read here");
+                }
                 all.push(' ');
                 all.push_str(next.text);
             }
+            if closed(&all).is_none() {
+                return line.refuse("has a quote that does not end on the line");
+            }
             let (value, rest) = flow(line, &all, depth)?;
-            return match rest.trim().is_empty() {
+            return match rest.trim_matches(BLANK).is_empty() {
                 true => Ok(value),
                 false => line.refuse("has more after a closing bracket"),
             };
@@ -280,8 +338,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether all brackets that are opened are closed again; those in quotes do not count.
-fn closed(text: &str) -> bool {
+/// Whether all brackets that are opened are closed again; those in quotes do not count. `None` if a quote is open.
+fn closed(text: &str) -> Option<bool> {
     let (mut open, mut quote, mut escaped) = (0_i32, None, false);
     for letter in text.chars() {
         match (quote, letter) {
@@ -295,19 +353,29 @@ fn closed(text: &str) -> bool {
             _ => {}
         }
     }
-    open <= 0
+    quote.is_none().then_some(open <= 0)
+}
+
+/// A key without quotes within brackets, up to its colon. One that a blank does not follow is a letter like others.
+fn plain_key<'t>(line: &Line<'_>, text: &'t str) -> Result<(String, &'t str)> {
+    let end = text.find([':', ',', '[', ']', '{', '}']).unwrap_or(text.len());
+    let (key, rest) = text.split_at(end);
+    if !rest.starts_with(": ") {
+        return line.refuse("has a mapping in brackets without a colon and a blank");
+    }
+    Ok((line.plain_key(key)?, rest))
 }
 
 /// A value within brackets, or with them around it, and what comes after it.
 fn flow<'t>(line: &Line<'_>, text: &'t str, depth: usize) -> Result<(Value, &'t str)> {
-    let text = text.trim_start();
+    let text = text.trim_start_matches(BLANK);
     if depth > MAX_DEPTH {
         return line.refuse("is nested deeper than any description");
     }
     if let Some(mut rest) = text.strip_prefix('[') {
         let mut items = Vec::new();
         loop {
-            rest = rest.trim_start();
+            rest = rest.trim_start_matches(BLANK);
             if let Some(rest) = rest.strip_prefix(']') {
                 return Ok((Value::Array(items), rest));
             }
@@ -319,22 +387,16 @@ fn flow<'t>(line: &Line<'_>, text: &'t str, depth: usize) -> Result<(Value, &'t 
     if let Some(mut rest) = text.strip_prefix('{') {
         let mut map = Map::new();
         loop {
-            rest = rest.trim_start();
+            rest = rest.trim_start_matches(BLANK);
             if let Some(rest) = rest.strip_prefix('}') {
                 return Ok((Value::Object(map), rest));
             }
             let (key, after) = match rest.starts_with(['"', '\'']) {
                 true => line.quoted(rest)?,
-                false => {
-                    let end = rest.find(':').unwrap_or(rest.len());
-                    (
-                        rest.get(..end).unwrap_or_default().trim().to_owned(),
-                        rest.get(end..).unwrap_or_default(),
-                    )
-                }
+                false => plain_key(line, rest)?,
             };
-            let Some(after) = after.trim_start().strip_prefix(':') else {
-                return line.refuse("has a mapping in brackets without a colon");
+            let Some(after) = after.trim_start_matches(BLANK).strip_prefix(':') else {
+                return line.refuse("has a mapping in brackets without a colon and a blank");
             };
             let (value, after) = flow(line, after, depth + 1)?;
             if map.insert(key, value).is_some() {
@@ -349,12 +411,12 @@ fn flow<'t>(line: &Line<'_>, text: &'t str, depth: usize) -> Result<(Value, &'t 
     }
     let end = text.find([',', ']', '}']).unwrap_or(text.len());
     let (plain, rest) = text.split_at(end);
-    Ok((line.plain(plain.trim())?, rest))
+    Ok((line.plain(plain.trim_matches(BLANK))?, rest))
 }
 
 /// After an item comes a comma, or the end.
 fn separated<'t>(line: &Line<'_>, rest: &'t str, end: char) -> Result<&'t str> {
-    let rest = rest.trim_start();
+    let rest = rest.trim_start_matches(BLANK);
     match rest.strip_prefix(',') {
         Some(rest) => Ok(rest),
         None if rest.starts_with(end) => Ok(rest),
@@ -367,6 +429,32 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_other_readers_read_otherwise_is_refused() {
+        for text in [
+            "{a b, c: d}",
+            "{a:b}",
+            "a: [b\n c]",
+            "a: [\"b\n # c\n\"]",
+            "a: .5",
+            "a: -.INF",
+            "a: 0b1",
+            "a: 0xc7777777c7777777",
+            "a: 99999999999999999999",
+            "a: it \"s # b",
+            "a \": # b",
+            "a:\tb",
+            "!b a: c",
+            "<<: {a: b}",
+            "--- a",
+            " ---\na",
+            "a: b # \rc: d",
+            "a: b\u{2028}c: d",
+        ] {
+            assert!(read(text).is_err(), "{text:?}: {:?}", read(text));
+        }
+    }
 
     #[test]
     fn what_programs_write_is_read() {

@@ -26,7 +26,10 @@ fn same(ours: &Value, theirs: &Yaml) -> bool {
         }
         (Value::Object(ours), Yaml::Mapping(theirs)) => {
             ours.len() == theirs.len()
-                && ours.iter().zip(theirs).all(|((key, ours), (name, theirs))| named(name, key) && same(ours, theirs))
+                && ours
+                    .iter()
+                    .zip(theirs)
+                    .all(|((key, ours), (name, theirs))| named(name, key) && same(ours, theirs))
         }
         _ => false,
     }

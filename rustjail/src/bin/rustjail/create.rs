@@ -430,6 +430,7 @@ pub fn after_start(container: &Container, record: &Record) -> Result<(), Error> 
             // Fails only when it is gone already.
             let _ = pidfd::signal(pidfd.as_fd(), libc::SIGKILL);
         }
+        record.init.iter().for_each(Init::outlive);
     })
 }
 

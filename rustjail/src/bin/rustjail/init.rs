@@ -1,10 +1,14 @@
 //! A container's init as a later command finds it: by its number, and by when it started, since numbers are
 //! used again.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags, poll};
 use rustjail::{procfs, sys::pidfd};
 use serde::{Deserialize, Serialize};
+
+/// In milliseconds.
+const LAST_MOMENTS: u16 = 5000;
 
 /// Exactly one process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -32,6 +36,14 @@ impl Init {
         let fd = pidfd::open(self.pid).ok()?;
         // Asked after the descriptor was opened: from here on the number cannot come to mean another.
         self.is_alive().then_some(fd)
+    }
+
+    /// Waits, for some seconds at most, until it has ended: it is about to, and nobody is to find it after that.
+    pub fn outlive(&self) {
+        if let Some(fd) = self.pidfd() {
+            // Whoever looks at it next is told the truth in any case.
+            let _ = poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], LAST_MOMENTS);
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 use std::os::fd::AsFd;
 
 use super::Command;
-use crate::{arguments::Arguments, context::Context, create, error::Error, status::Status, store::Container};
+use crate::{
+    arguments::Arguments, context::Context, create, error::Error, init::Init, status::Status,
+    store::Container,
+};
 
 pub const COMMAND: Command = Command {
     name: "start",
@@ -22,7 +25,11 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let problem = match container.status(record.as_ref())? {
         Status::Created => {
             if let (Some(link), Some(record)) = (container.connect()?, &record) {
-                create::start(link.as_fd(), &container, record)?;
+                if let Err(error) = create::start(link.as_fd(), &container, record) {
+                    drop(link);
+                    record.init.iter().for_each(Init::outlive);
+                    return Err(error);
+                }
                 container.remove_start();
                 return create::after_start(&container, record).map(|()| 0);
             }

@@ -80,4 +80,15 @@ mod tests {
         let other = Init { started: own.started + 1, ..own };
         assert!(!other.is_alive() && other.pidfd().is_none());
     }
+
+    #[test]
+    fn who_outlives_a_process_finds_it_ended() {
+        let mut child = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
+        let init = Init::new(child.id() as i32).unwrap();
+        assert!(init.is_alive());
+        init.outlive();
+        assert!(!init.is_alive());
+        child.wait().unwrap();
+        init.outlive();
+    }
 }

@@ -214,7 +214,8 @@ impl Connection {
             // Nobody waits for it, and it changes nothing.
             Outcome::Later(running) if self.gone.get() && running.fate == Fate::Tied => {}
             Outcome::Later(running) => {
-                let timeout = given.into_iter().chain(running.cap).min();
+                // A host that pulls images in the guest has long ones of its own.
+                let timeout = given.or(running.cap);
                 Call::start(self, stream, running, timeout, charge);
             }
             Outcome::Gated(_) => {

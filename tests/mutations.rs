@@ -1,6 +1,6 @@
 //! Requests that are nearly right, of every method: each is answered and none ends a process of the agent, hangs it,
 //! makes it large or makes it lie afterwards. Row T11. `make mutations` makes a million of each; `MUTATIONS` says
-//! how many, and `MUTATE` of which methods.
+//! how many, or which of them (`100000..200000`), and `MUTATE` of which methods.
 //!
 //! Some of them are carried out, so the agent runs where that does no harm: see the support library's `confined`.
 
@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
+    ops::Range,
     os::unix::fs::MetadataExt,
     time::{Duration, Instant},
 };
@@ -164,9 +165,11 @@ fn every_method_is_there() {
     assert_eq!(rows, methods.iter().map(|method| method.name.as_str()).collect());
 }
 
-/// How many of each method's.
-fn count() -> usize {
-    env::var("MUTATIONS").map_or(300, |count| count.parse().expect("MUTATIONS is a number"))
+/// Which of each method's, of which every one has a seed of its own.
+fn numbers() -> Range<usize> {
+    let number = |text: &str| text.parse().expect("MUTATIONS is a number, or two with .. between");
+    let asked = env::var("MUTATIONS").unwrap_or_else(|_| "300".into());
+    asked.split_once("..").map_or_else(|| 0..number(&asked), |(from, to)| number(from)..number(to))
 }
 
 fn wanted(method: &str) -> bool {
@@ -457,20 +460,21 @@ struct Report {
 
 #[tokio::test]
 async fn t11_nearly_right_requests_are_answered_and_do_no_harm() {
-    let count = count();
+    let numbers = numbers();
     for method in call::methods().iter().filter(|method| wanted(&method.name)) {
         let rows: Vec<_> = TABLE.iter().filter(|(name, ..)| *name == method.name).collect();
-        let (mut done, mut all, begun) = (0, Report::default(), Instant::now());
-        while done < count {
+        let (mut done, mut all, begun) = (numbers.start, Report::default(), Instant::now());
+        while done < numbers.end {
             let row = rows[(done / ROUND) % rows.len()];
-            let (asked, report) = round(method, row, done as u64, (count - done).min(ROUND)).await;
+            let (asked, report) = round(method, row, done as u64, (numbers.end - done).min(ROUND)).await;
             done += asked;
             all.slowest = all.slowest.max(report.slowest);
             report.codes.into_iter().for_each(|(code, count)| *all.codes.entry(code).or_default() += count);
         }
-        let per_second = done as f64 / begun.elapsed().as_secs_f64();
+        let asked = done - numbers.start;
+        let per_second = asked as f64 / begun.elapsed().as_secs_f64();
         println!(
-            "{:31} {done} at {per_second:.0}/s, {WINDOW} at most in {:?}: {:?}",
+            "{:31} {asked} at {per_second:.0}/s, {WINDOW} at most in {:?}: {:?}",
             method.name, all.slowest, all.codes
         );
     }

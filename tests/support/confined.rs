@@ -14,6 +14,8 @@ const GROUPS: &str = r#"set -e
         group=/sys/fs/cgroup/${controllers#name=}
         [ -n "$controllers" ] || group=/sys/fs/cgroup/unified
         [ -d "$group" ] || group=/sys/fs/cgroup
+        # A tree that somebody has mounted elsewhere, to look at.
+        [ -e "$group/cgroup.procs" ] || continue
         mkdir "$group/$name"
         case $controllers in
             cpuset)

@@ -20,6 +20,7 @@ use nix::{
 };
 
 use super::CgroupError;
+use crate::sys::dirents;
 
 /// The longest file read. `memory.stat` is about 4 KiB; `cgroup.procs` and `io.stat` grow with processes
 /// and disks, and 4 MiB is half a million pids.
@@ -89,28 +90,26 @@ impl Dir {
 
     /// The names of the groups directly below.
     pub(super) fn subgroups(&self) -> Result<Vec<OsString>, CgroupError> {
-        self.entries(nix::dir::Type::Directory)
+        self.entries(libc::DT_DIR)
     }
 
     /// The names of the files in it.
     pub(super) fn files(&self) -> Result<Vec<OsString>, CgroupError> {
-        self.entries(nix::dir::Type::File)
+        self.entries(libc::DT_REG)
     }
 
-    fn entries(&self, kind: nix::dir::Type) -> Result<Vec<OsString>, CgroupError> {
-        let list = || -> nix::Result<Vec<OsString>> {
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-            let mut names = Vec::new();
-            for entry in nix::dir::Dir::openat(&self.fd, ".", flags, Mode::empty())?.iter() {
-                let entry = entry?;
-                let name = entry.file_name().to_bytes();
-                if entry.file_type() == Some(kind) && name != b"." && name != b".." {
-                    names.push(OsString::from_vec(name.to_vec()));
-                }
+    fn entries(&self, kind: u8) -> Result<Vec<OsString>, CgroupError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let open = openat(&self.fd, ".", flags, Mode::empty());
+        let open = open.map_err(|errno| CgroupError::io("list", &self.path, errno))?;
+        let mut names = Vec::new();
+        dirents::read(open.as_fd(), |name, is| {
+            if is == kind && name != b"." && name != b".." {
+                names.push(OsString::from_vec(name.to_vec()));
             }
-            Ok(names)
-        };
-        list().map_err(|errno| CgroupError::io("list", &self.path, errno))
+        })
+        .map_err(|source| CgroupError::io("list", &self.path, source))?;
+        Ok(names)
     }
 
     pub(super) fn has(&self, file: &str) -> bool {

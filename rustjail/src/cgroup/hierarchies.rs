@@ -13,7 +13,10 @@ use std::{
     sync::Arc,
 };
 
-use nix::sys::stat::{fstat, major, minor};
+use nix::sys::{
+    stat::{fstat, major, minor},
+    statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, TMPFS_MAGIC, fstatfs},
+};
 
 use super::{CgroupError, dir::Dir};
 use crate::procfs;
@@ -38,6 +41,9 @@ const V1_CONTROLLERS: [&str; 16] = [
     "rdma",
 ];
 
+/// Where the trees are by convention.
+const CONVENTION: &str = "/sys/fs/cgroup";
+
 /// One mounted tree.
 #[derive(Debug)]
 pub(super) struct Hierarchy {
@@ -54,8 +60,49 @@ pub struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Finds them among the caller's mounts.
+    /// Finds them: where everybody mounts them, else among the caller's mounts.
     pub fn detect() -> Result<Self, CgroupError> {
+        match Self::conventional() {
+            Some(found) => Ok(found),
+            None => Self::mounted(),
+        }
+    }
+
+    /// Those of a machine with cgroup2 at /sys/fs/cgroup, or with a directory for each tree there, named by its
+    /// controllers. `None` as soon as anything is not so. Having the kernel write down all mounts takes several times
+    /// as long, and a command does it for each container.
+    fn conventional() -> Option<Self> {
+        let top = Dir::open(Path::new(CONVENTION)).ok()?;
+        let mut found = Self::default();
+        match fstatfs(&top).ok()?.filesystem_type() {
+            CGROUP2_SUPER_MAGIC => found.v2 = Some(Arc::new(Hierarchy::unified(top).ok()?)),
+            TMPFS_MAGIC => {
+                for name in top.subgroups().ok()? {
+                    found.add(top.child(&name).ok()?, name.to_str()?)?;
+                }
+            }
+            _ => return None,
+        }
+        Some(found)
+    }
+
+    fn add(&mut self, root: Dir, name: &str) -> Option<()> {
+        match fstatfs(&root).ok()?.filesystem_type() {
+            CGROUP2_SUPER_MAGIC if self.v2.is_none() => {
+                self.v2 = Some(Arc::new(Hierarchy::unified(root).ok()?));
+            }
+            CGROUP_SUPER_MAGIC => {
+                let controllers = controllers_in(name)?;
+                self.v1.push(Arc::new(Hierarchy { controllers, root }));
+            }
+            // Nothing is mounted there.
+            TMPFS_MAGIC => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn mounted() -> Result<Self, CgroupError> {
         const MOUNTS: &str = "/proc/self/mountinfo";
         let mounts = procfs::read(MOUNTS).map_err(|source| CgroupError::io("read", MOUNTS, source))?;
         let mut found = Self::default();
@@ -69,8 +116,7 @@ impl Hierarchies {
                 continue;
             }
             if mount.unified {
-                let controllers = words(&root.read("cgroup.controllers")?);
-                found.v2 = Some(Arc::new(Hierarchy { controllers, root }));
+                found.v2 = Some(Arc::new(Hierarchy::unified(root)?));
             } else {
                 found.v1.push(Arc::new(Hierarchy { controllers: mount.controllers, root }));
             }
@@ -87,6 +133,22 @@ impl Hierarchies {
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Hierarchy>> {
         self.v1.iter().chain(&self.v2)
     }
+}
+
+impl Hierarchy {
+    fn unified(root: Dir) -> Result<Self, CgroupError> {
+        let controllers = words(&root.read("cgroup.controllers")?);
+        Ok(Self { controllers, root })
+    }
+}
+
+/// Those of a v1 tree in a directory of this name, if that tells: systemd's own has none, and goes by its name.
+fn controllers_in(name: &str) -> Option<Vec<String>> {
+    if name == "systemd" {
+        return Some(vec!["name=systemd".to_owned()]);
+    }
+    let controllers = name.split(',');
+    controllers.map(|name| V1_CONTROLLERS.contains(&name).then(|| name.to_owned())).collect()
 }
 
 pub(super) fn words(text: &str) -> Vec<String> {
@@ -172,6 +234,31 @@ mod tests {
         let unified =
             Mount::parse(b"41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate,cpu").unwrap();
         assert!(unified.unified && unified.controllers.is_empty());
+    }
+
+    #[test]
+    fn the_convention_and_the_mounts_tell_the_same() {
+        let Some(found) = Hierarchies::conventional() else { return };
+        let tell = |found: &Hierarchies| {
+            let mut trees: Vec<_> = found
+                .all()
+                .map(|tree| {
+                    (tree.root.path().to_owned(), tree.controllers.clone(), fstat(&tree.root).unwrap().st_dev)
+                })
+                .collect();
+            trees.sort();
+            trees
+        };
+        assert_eq!(tell(&found), tell(&Hierarchies::mounted().unwrap()));
+    }
+
+    #[test]
+    fn names_of_directories_tell_controllers_or_nothing() {
+        assert_eq!(controllers_in("cpu,cpuacct").unwrap(), ["cpu", "cpuacct"]);
+        assert_eq!(controllers_in("systemd").unwrap(), ["name=systemd"]);
+        for name in ["", "cpu,", "elogind", "unified", "cpu,else"] {
+            assert_eq!(controllers_in(name), None, "{name:?}");
+        }
     }
 
     #[test]

@@ -7,8 +7,11 @@
 //! when nothing is in it; whether anything is, the kernel decides in the same instant as it removes.
 
 use std::{
-    ffi::CStr,
-    os::fd::{AsFd as _, OwnedFd},
+    ffi::{CStr, CString},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::Path,
 };
 
@@ -89,6 +92,10 @@ fn mark(root: &Dir, group: &Path) {
 }
 
 fn is_marked(root: &Dir, group: &Path) -> bool {
+    let path = CString::new(group.as_os_str().as_bytes()).unwrap_or_default();
+    if let Ok(is_marked) = xattr::has_at(root.as_fd(), &path, MARK) {
+        return is_marked;
+    }
     open(root, group).is_ok_and(|dir| xattr::has(dir.as_fd(), MARK).unwrap_or(false))
 }
 

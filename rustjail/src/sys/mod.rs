@@ -18,6 +18,7 @@ pub mod clone;
 #[cfg(target_arch = "x86_64")]
 mod copy;
 pub mod device_mapper;
+pub mod dirents;
 pub mod fds;
 pub mod identity;
 pub mod keyring;

@@ -130,7 +130,7 @@ pub enum Gate {
     Start,
     /// The START of whoever connects to this listening socket: the maker may be gone by then.
     Connection(Slot),
-    /// Nothing.
+    /// Nothing. An init reports READY all the same.
     Open,
 }
 

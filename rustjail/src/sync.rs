@@ -8,7 +8,7 @@
 //!    |<------------- HOOKS --------|   only with hooks of the maker's: everything is mounted, the root is not changed
 //!    |-- GO ---------------------->|   they have been run
 //!    |<------------- READY --------|   init only: everything but execve is done
-//!    |-- START ------------------->|   init only
+//!    |-- START ------------------->|   init only, if the plan has it wait
 //!    |<----------- LISTENER + n ---|   only with a seccomp agent: the listener is its descriptor n
 //!    |-- TAKEN ------------------->|
 //!    |<------------- FAILED -------|   at any point: step, path, errno; the child exits
@@ -35,7 +35,11 @@ use std::{
     },
 };
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair},
+};
 
 use crate::sys::scm;
 
@@ -117,6 +121,23 @@ pub fn receive(maker: BorrowedFd<'_>) -> io::Result<Option<Report>> {
         }
         (Some((&FAILED, rest)), _) => Ok(Some(Report::Failed(decode(rest).ok_or_else(malformed)?))),
         _ => Err(malformed()),
+    }
+}
+
+/// Waits until the child will say nothing more: its program runs, or it is gone. What it said can be received then.
+/// `false` when `or` became readable first.
+pub fn await_end(maker: BorrowedFd<'_>, or: Option<BorrowedFd<'_>>) -> io::Result<bool> {
+    // Of no event that is asked for: the end is told all the same, and nothing else.
+    let end = PollFd::new(maker, PollFlags::empty());
+    let mut fds: Vec<_> = [end].into_iter().chain(or.map(|fd| PollFd::new(fd, PollFlags::POLLIN))).collect();
+    loop {
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(Errno::EINTR) => {}
+            result => {
+                result?;
+                return Ok(fds.first().and_then(PollFd::any).unwrap_or(true));
+            }
+        }
     }
 }
 
@@ -267,6 +288,22 @@ mod tests {
             other => panic!("{other:?}"),
         }
         drop(child);
+        assert!(receive(maker.as_fd()).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_was_said_before_the_end_is_heard_after_it() {
+        let (maker, child) = pair().unwrap();
+        let mut child = File::from(child);
+        report_ready(&mut child).unwrap();
+        let mut fds = [PollFd::new(maker.as_fd(), PollFlags::empty())];
+        assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0), "what is said is no end");
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"x").unwrap();
+        assert!(!await_end(maker.as_fd(), Some(reader.as_fd())).unwrap());
+        drop(child);
+        assert!(await_end(maker.as_fd(), Some(reader.as_fd())).unwrap());
+        assert!(matches!(receive(maker.as_fd()).unwrap(), Some(Report::Ready)));
         assert!(receive(maker.as_fd()).unwrap().is_none());
     }
 

@@ -11,7 +11,7 @@
 //!  close     masks, read-only places: what a hook has done cannot uncover them
 //!  switch    pivot_root; from here the host's tree is out of reach
 //!  settle    session, terminal, limits, ids, capabilities; the program is found
-//!  READY ... START      (a container's init only)
+//!  READY ... START      (a container's init only; it waits if its gate is shut)
 //!  run       startContainer hooks, seccomp, execve
 //! ```
 //!
@@ -117,7 +117,7 @@ fn walk(
     program.execute()
 }
 
-/// Reports READY and waits until the program may run; `sync` becomes the link to whoever said so.
+/// Reports READY, if it is an init, and waits until the program may run; `sync` becomes the link to whoever said so.
 fn wait_at_gate(plan: &Plan, fds: &[BorrowedFd<'_>], sync: &mut File) -> Result<(), StepError> {
     const WAIT: &str = "wait for the start";
     let listener = match plan.gate {
@@ -126,18 +126,18 @@ fn wait_at_gate(plan: &Plan, fds: &[BorrowedFd<'_>], sync: &mut File) -> Result<
     };
     let kept: Vec<_> = listener.into_iter().chain([sync.as_fd()]).collect();
     close_all_but(plan.preserved_fds, &kept)?;
-    if plan.gate == Gate::Open {
-        return Ok(());
+    if plan.root.is_some() {
+        sync::report_ready(sync).at(WAIT, "")?;
     }
-    sync::report_ready(sync).at(WAIT, "")?;
-    match listener {
+    match (plan.gate, listener) {
+        (Gate::Open, _) => {}
         // The copy is closed with it, the slot's own by execve.
-        Some(listener) => {
+        (_, Some(listener)) => {
             let listener = listener.try_clone_to_owned().at(WAIT, "")?;
             *sync = sync::accept_start(listener).at(WAIT, "")?;
         }
         // The end of file means that the maker has given the container up, and knows that.
-        None => {
+        (_, None) => {
             if !sync::wait_for_start(sync).at(WAIT, "")? {
                 sys_process::exit_now(FAILED);
             }

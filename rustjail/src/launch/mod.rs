@@ -238,11 +238,11 @@ fn settle(plan: &Plan, fds: &[BorrowedFd<'_>], pid: i32) -> Result<(), SpawnErro
     hand_devices_over(plan, fds, pid)
 }
 
-/// Whether the process leaves its oom_score_adj to its maker: one that waits for its start does. Else it makes a procfs
+/// Whether the process leaves its oom_score_adj to its maker: one that waits for it later anyway does. Else it makes a procfs
 /// of its own to write it, and taking that apart alone waits for an RCU grace period.
 pub(crate) fn maker_adjusts(plan: &Plan) -> bool {
     plan.process.oom_score_adj.is_some()
-        && plan.gate != Gate::Open
+        && (plan.gate != Gate::Open || plan.placement.more)
         && !makes_user_namespace(plan)
         && !stage::needed(plan)
 }

@@ -45,6 +45,33 @@ impl Filter {
     }
 }
 
+/// Tells compilers apart: it changes with every line of what comes between a profile and its filter. Who keeps filters
+/// keeps it with them, and does not use those of another.
+pub const REVISION: u64 = {
+    let sources = [
+        include_str!("arch.rs"),
+        include_str!("checks.rs"),
+        include_str!("dispatch.rs"),
+        include_str!("mod.rs"),
+        include_str!("profile.rs"),
+        include_str!("program.rs"),
+        include_str!("table.rs"),
+        include_str!("verdict.rs"),
+    ];
+    // FNV-1a, of all of them.
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut rest = sources.as_slice();
+    while let [source, after @ ..] = rest {
+        let mut bytes = source.as_bytes();
+        while let [byte, others @ ..] = bytes {
+            hash = (hash ^ *byte as u64).wrapping_mul(0x100_0000_01b3);
+            bytes = others;
+        }
+        rest = after;
+    }
+    hash
+};
+
 /// What is wrong with a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum SeccompError {

@@ -1,9 +1,13 @@
 //! Attributes of the calling process that `nix` has no wrapper for.
 
 use std::{
-    ffi::{CStr, OsString},
+    convert::Infallible,
+    ffi::{CStr, CString, OsString},
     io,
-    os::unix::ffi::OsStringExt,
+    os::{
+        fd::{AsRawFd, BorrowedFd},
+        unix::ffi::OsStringExt,
+    },
     path::PathBuf,
     ptr,
 };
@@ -41,6 +45,28 @@ pub fn reset_signals() -> io::Result<()> {
         )
     })?;
     Ok(())
+}
+
+/// Becomes the program `binary` with this process's environment. It may be an O_PATH descriptor.
+pub fn execute_again(binary: BorrowedFd<'_>, arguments: &[CString]) -> io::Result<Infallible> {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    let pointers: Vec<_> = arguments.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect();
+    // SAFETY: the path is empty, the pointers end with a null one, and nothing here changes the environment.
+    let result = unsafe {
+        let path = c"".as_ptr();
+        libc::syscall(
+            libc::SYS_execveat,
+            binary.as_raw_fd(),
+            path,
+            pointers.as_ptr(),
+            environ,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    // It returns only if it fails.
+    Err(super::check(result).err().unwrap_or_else(|| io::ErrorKind::Other.into()))
 }
 
 /// Sets the limit `resource` (RLIMIT_*) of the process `pid`, 0 being the caller.

@@ -1,10 +1,14 @@
 //! Hooks, through the command: which command runs which, and what the failure of one leaves.
 
-use std::fs;
+use std::{fs, process::Stdio};
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 
-use crate::jail::{Jail, ends, eventually};
+use crate::jail::{Jail, ends, eventually, wait};
 
 const KINDS: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
@@ -117,4 +121,20 @@ fn one_that_fails_after_the_end_is_told_and_changes_nothing() {
     assert_eq!(line["level"], "warning");
     assert!(line["msg"].as_str().unwrap().contains("the poststop hook /bin/sh failed"), "{line}");
     is_gone(&jail, "c");
+}
+
+#[test]
+fn a_run_whose_hook_does_not_end_is_ended_by_a_signal() {
+    let mut jail = Jail::sleeping();
+    let number = jail.path("number");
+    let script = format!("echo $$ > {number}; exec sleep 1000");
+    let hook = json!({"path": "/bin/sh", "args": ["sh", "-c", script], "env": ["PATH=/bin:/usr/bin"]});
+    jail.bundle.set("/hooks", json!({"createRuntime": [hook]}));
+    let mut running = jail.command(&["run", "c"]).stdout(Stdio::null()).spawn().unwrap();
+    let hook = || fs::read_to_string(&number).ok()?.trim().parse().ok();
+    assert!(eventually(|| hook().is_some()));
+    kill(Pid::from_raw(running.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(wait(&mut running), 128 + libc::SIGINT);
+    kill(Pid::from_raw(hook().unwrap()), Signal::SIGKILL).unwrap();
+    jail.ok(&["delete", "--force", "c"]);
 }

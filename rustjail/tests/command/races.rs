@@ -3,10 +3,17 @@
 use std::{
     fs,
     os::{fd::AsRawFd, unix::net::UnixStream},
+    path::Path,
     process::Stdio,
 };
 
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
+    },
+    unistd::Pid,
+};
 
 use crate::jail::{Jail, ends, eventually, wait};
 
@@ -65,8 +72,7 @@ fn a_creation_that_died_is_cleaned_up() {
     let _queued = UnixStream::connect(&path).unwrap();
     let mut command = jail.command(&["create", "--console-socket", &path, "c"]);
     let mut creating = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let record = jail.root.join("c/state.json");
-    assert!(eventually(|| fs::read_to_string(&record).is_ok_and(|text| text.contains("\"complete\":true"))));
+    assert!(eventually(|| jail.root.join("c/state").exists()));
     let pid = jail.pid("c");
     assert!(jail.root.join("c").exists());
     creating.kill().unwrap();
@@ -87,6 +93,56 @@ fn a_creation_that_died_early_is_a_stopped_container() {
     jail.refused(&["state", "c"], 1, "is stopped");
     jail.ok(&["delete", "c"]);
     jail.ok(&["create", "c"]);
+}
+
+#[test]
+fn a_creation_that_died_while_it_wrote_is_a_stopped_container() {
+    let jail = Jail::sleeping();
+    fs::create_dir_all(jail.root.join("c")).unwrap();
+    fs::write(jail.root.join("c/state.new"), "{\"oci_version\":").unwrap();
+    jail.refused(&["kill", "c"], 1, "container not running");
+    jail.ok(&["delete", "c"]);
+    jail.ok(&["create", "c"]);
+}
+
+/// Born into a group that is frozen, the process gets nowhere.
+#[test]
+fn a_run_whose_process_gets_stuck_is_ended_by_a_signal() {
+    let mut jail = Jail::sleeping();
+    let tops = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+    let top = tops.into_iter().find(|top| top.join("cgroup.controllers").exists()).expect("a cgroup2 tree");
+    let name = jail.name("rustjail-test-frozen");
+    let group = top.join(&name);
+    fs::create_dir(&group).unwrap();
+    fs::write(group.join("cgroup.freeze"), "1").unwrap();
+    jail.bundle.set("/linux/cgroupsPath", format!("/{name}/c").into());
+    let errors = jail.path("errors");
+    let mut command = jail.command(&["run", "c"]);
+    command.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
+    let mut running = command.spawn().unwrap();
+    let draft = jail.root.join("c/state.new");
+    assert!(eventually(|| draft.exists()));
+    kill(Pid::from_raw(running.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(wait(&mut running), 1);
+    assert!(fs::read_to_string(&errors).unwrap().contains("a signal ended its creation"));
+    assert_eq!(jail.ok(&["list", "-q"]), "");
+    fs::remove_dir(&group).unwrap();
+}
+
+/// As when the command is killed between letting the program run and telling that it does.
+#[test]
+fn a_run_that_died_before_it_could_tell_is_ended_by_force_only() {
+    let jail = Jail::sleeping();
+    jail.ok(&["run", "--detach", "c"]);
+    let pid = jail.pid("c");
+    fs::rename(jail.root.join("c/state"), jail.root.join("c/state.new")).unwrap();
+    assert_eq!(jail.status("c"), "creating");
+    jail.refused(&["exec", "c", "true"], 255, "cannot exec");
+    jail.refused(&["delete", "c"], 1, "not stopped");
+    assert_eq!(jail.status("c"), "creating");
+    jail.ok(&["delete", "--force", "c"]);
+    assert!(ends(pid));
+    assert_eq!(jail.ok(&["list", "-q"]), "");
 }
 
 #[test]

@@ -61,8 +61,34 @@ fn the_state_is_the_owners_alone() {
     jail.ok(&["create", "c"]);
     let mode = |path: &str| fs::metadata(jail.root.join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(""), 0o700);
-    assert_eq!(mode("c/state.json"), 0o600);
-    assert_eq!(mode("c/config.json"), 0o600);
+    assert_eq!(mode("c/state"), 0o600);
+}
+
+/// The second command takes the filter that the first has compiled, and only for the same profile.
+#[test]
+fn a_profile_that_is_known_by_now_is_enforced_all_the_same() {
+    let mut jail = Jail::new("mkdir /tmp/x 2>/dev/null && rmdir /tmp/x || echo refused");
+    let profile = |errno: u32| {
+        let denied = json!({"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno});
+        json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [denied]})
+    };
+    jail.bundle.set("/linux/seccomp", profile(1));
+    for _ in 0..3 {
+        assert_eq!(jail.ok(&["run", "c"]), "refused");
+    }
+    let kept = jail.root.join("~seccomp");
+    let mode = fs::metadata(&kept).unwrap().permissions().mode() & 0o777;
+    assert_eq!((fs::read_dir(&kept).unwrap().count(), mode), (1, 0o700));
+    assert_eq!(jail.ok(&["list", "-q"]), "");
+
+    jail.bundle.set("/process/args", json!(["sleep", "1000"]));
+    jail.ok(&["run", "--detach", "c"]);
+    let refused = |jail: &Jail| jail.ok(&["exec", "c", "sh", "-c", "mkdir /tmp/x 2>&1 || :"]);
+    assert_eq!(refused(&jail), "mkdir: can't create directory '/tmp/x': Operation not permitted");
+    jail.ok(&["delete", "--force", "c"]);
+    jail.bundle.set("/linux/seccomp", profile(28));
+    jail.ok(&["run", "--detach", "c"]);
+    assert_eq!(refused(&jail), "mkdir: can't create directory '/tmp/x': No space left on device");
 }
 
 /// CVE-2016-9962: to whoever is root inside, with all privileges but that to trace everything on the machine.

@@ -6,10 +6,14 @@ use std::{
 };
 
 use oci_spec::runtime::{Capability, Spec};
+use rustjail::seccomp::Filter;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::error::Error;
+use crate::{
+    error::Error,
+    filters::{self, Understood},
+};
 
 /// A configuration and where it came from.
 #[derive(Debug)]
@@ -18,21 +22,23 @@ pub struct Bundle {
     pub path: PathBuf,
     /// The document, as it was read.
     pub text: Vec<u8>,
-    /// The document, understood.
+    /// The document, understood: without its seccomp profile, if the filter is known.
     pub spec: Spec,
+    /// What the profile was compiled to.
+    pub filter: Option<Filter>,
 }
 
 impl Bundle {
-    /// Reads the bundle `path`, by default the working directory.
-    pub fn load(path: Option<&str>) -> Result<Self, Error> {
+    /// Reads the bundle `path`, by default the working directory. Filters are known below `root`.
+    pub fn load(path: Option<&str>, root: &Path) -> Result<Self, Error> {
         let given = Path::new(path.unwrap_or("."));
         let path = find(given).map_err(Error::io("find the bundle", given))?;
         let config = path.join("config.json");
         let text = fs::read(&config).map_err(Error::io("read", &config))?;
-        match serde_json::from_slice(&text) {
-            Ok(spec) => Ok(Self { path, text, spec }),
+        match filters::understand(root, &text) {
+            Ok(Understood { spec, filter }) => Ok(Self { path, text, spec, filter }),
             Err(error) => match without_unknown_capabilities(&text) {
-                Some((text, spec)) => Ok(Self { path, text, spec }),
+                Some((text, spec)) => Ok(Self { path, text, spec, filter: None }),
                 None => Err(Error::json(&config)(error)),
             },
         }

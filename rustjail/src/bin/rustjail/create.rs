@@ -4,47 +4,41 @@
 //! record, the rest of its groups. It waits for its groups, and so cannot outlive a command that dies before they are
 //! there. The record names them before they are made, so that `delete --force` finds what a command that died later
 //! has left; before it there is at most an empty group, which the next creation takes over. A creation that fails
-//! undoes itself.
+//! undoes itself. Where a `run` has nothing to do before the program, the process is not held once it is ready: each
+//! turn of the two that is saved is time on a machine with few processors.
 //!
 //! ```text
-//!   prepare --clone3--> furnish: config, record, groups --PLACE--> follow --READY--> complete
+//!   prepare --clone3--> furnish: record, groups --PLACE--> follow --READY--> complete
 //!                  |    process: mounts ...................... enters them, goes on
 //! ```
 
-use std::{
-    fs, io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
-    time::Instant,
-};
+use std::{fs, io, os::fd::AsFd, time::Instant};
 
-use nix::{
-    fcntl::{FcntlArg, OFlag, fcntl},
-    poll::PollFlags,
-};
+use nix::poll::PollFlags;
 use oci_spec::runtime::{ContainerState, Process, Spec};
 use rustjail::{
     cgroup::{Cgroup, CgroupError, Placement},
-    compile::{self, ContainerRequest, Stdio},
+    compile::{self, ContainerRequest},
     hooks::Kind,
-    launch::{Launch, Parent, Spawned, spawn},
+    launch::Spawned,
     plan::{Gate, slot},
     resctrl::Group,
-    sync::{self, Report},
+    sync,
     sys::pidfd,
 };
 
 use crate::{
     arguments::{Arguments, Flag, switch, value},
     bundle::Bundle,
-    cgroups, console,
+    cgroups,
     context::Context,
     error::Error,
-    foreground, hooks,
+    filters, hooks,
     init::Init,
-    listener::{self, Waiting},
-    rdt, rootless,
+    launch::{self, Made, Prepared, Wants, announce, follow, if_well, link, make, stdio, waiting},
+    listener, rdt, rootless,
     seal::{self, Sealed},
+    signals::Signals,
     store::{Container, Record},
     systemd, time,
 };
@@ -60,10 +54,10 @@ pub const FLAGS: &[Flag] = &[
     switch(&["no-new-keyring"], "share the caller's session keyring"),
 ];
 
-/// What the container's init waits for.
+/// Who has the container's init run its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Starter {
-    /// This command.
+    /// This command, which need not be waited for where it has nothing to do before.
     Here,
     /// A later `start`.
     Later,
@@ -80,45 +74,50 @@ pub struct Created {
     pub cgroup: Option<Cgroup>,
     /// Its init.
     pub process: Made,
-    /// What this process runs from, to be let go when there is time.
-    pub sealed: Sealed,
+    /// Those that came since its program could run, if it did not wait and this command stays.
+    pub signals: Option<Signals>,
+    /// The init waits for its start.
+    waits: bool,
 }
 
 impl Created {
+    /// Returns when its program runs.
+    pub fn start(&self) -> Result<(), Error> {
+        let link = self.process.link.as_fd();
+        if self.waits {
+            return launch::start(link, &self.container, &self.record);
+        }
+        launch::see_started(link, &self.container, &self.record)
+    }
+
     /// Ends and removes everything of it.
     pub fn remove(self, context: &Context) -> Result<(), Error> {
         destroy(context, self.container, &self.record, self.cgroup)
     }
 }
 
-/// A new process of a container, and the link to it.
-#[derive(Debug)]
-pub struct Made {
-    /// It.
-    pub spawned: Spawned,
-    /// Our end.
-    pub link: OwnedFd,
-    /// The master of its terminal, unless that was sent away.
-    pub console: Option<OwnedFd>,
-}
-
-/// Creates the container of `arguments`.
-pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Result<Created, Error> {
+/// Goes on with `then` where this process's binary is out of the container's reach, which may be in a new execution: so
+/// this comes first of all. How many descriptors the container gets is told.
+///
+/// `then` is no part of this, because the first execution would touch four pages of stack for it, which are the
+/// second's to use.
+pub fn protected(
+    arguments: &Arguments,
+    then: impl FnOnce(u32, Sealed) -> Result<u8, Error>,
+) -> Result<u8, Error> {
     let preserved = preserved_fds(arguments)?;
     let sealed = seal::ensure(preserved)?;
-    create_sealed(context, arguments, starter, preserved, sealed)
+    then(preserved, sealed)
 }
 
-/// Apart, because the first execution would touch four pages of stack for it, which are the second's to use.
-#[inline(never)]
-fn create_sealed(
+/// Creates the container of `arguments`, which gets so many `preserved` descriptors.
+pub fn create(
     context: &Context,
     arguments: &Arguments,
     starter: Starter,
     preserved: u32,
-    sealed: Sealed,
 ) -> Result<Created, Error> {
-    let mut bundle = Bundle::load(arguments.get("bundle"))?;
+    let mut bundle = Bundle::load(arguments.get("bundle"), &context.root)?;
     check_terminal(&bundle.spec, arguments, starter == Starter::Here && !arguments.has("detach"))?;
     pass_listen_fds(&mut bundle.spec);
     let inside = rootless::enter_new(&mut bundle.spec)?;
@@ -127,17 +126,24 @@ fn create_sealed(
         record: new_record(&bundle),
         cgroup: None,
     };
+    let open = starter == Starter::Here && !has_prelude(&bundle.spec, arguments);
+    // Where it waits for others, they are this command's own until then, which ends by them.
+    let signals = if open && !arguments.has("detach") { Some(Signals::take()?) } else { None };
     let made = creation.prepare(context, &bundle, starter).and_then(|(mut new, mut prepared)| {
         inside.adapt(&mut prepared.0.plan);
+        if open {
+            prepared.0.plan.gate = Gate::Open;
+        }
         let made = make(prepared, preserved, arguments)?;
         let furnished = creation.furnish(&made, &bundle, &mut new);
         let made = if_well(made, furnished)?;
+        let made = if open { launch::await_program(made, signals.as_ref())? } else { made };
         let made = follow(made, false, |process, wants| creation.serve(&bundle.spec, process, wants))?;
         creation.complete(made, arguments)
     });
     let Creation { container, record, cgroup } = creation;
     match made {
-        Ok(process) => Ok(Created { container, record, cgroup, process, sealed }),
+        Ok(process) => Ok(Created { container, record, cgroup, process, signals, waits: !open }),
         Err(error) => {
             // The first error is the one to report; what is left now is left to `delete --force`.
             let _ = destroy(context, container, &record, cgroup);
@@ -182,7 +188,12 @@ impl Creation {
         (record.cgroup, record.unit) = (new.path.take(), new.unit.take());
         let resctrl = rdt::create(&bundle.spec, &container.id)?;
         record.made_resctrl = resctrl.as_ref().is_some_and(Group::was_made);
-        let (mut launch, link) = launch(container, bundle, new.placement()?, resctrl.as_ref())?;
+        let (mut launch, link) = compiled(container, bundle, new.placement()?, resctrl.as_ref())?;
+        match (&bundle.filter, &launch.plan.process.seccomp) {
+            (Some(known), _) => launch.plan.process.seccomp = Some(known.clone()),
+            (None, Some(compiled)) => filters::keep(&context.root, &bundle.text, compiled),
+            (None, None) => {}
+        }
         launch.plan.placement.more = true;
         if starter == Starter::Later {
             launch.plan.gate = Gate::Connection(slot(&mut launch.fds, container.listen()?));
@@ -192,20 +203,18 @@ impl Creation {
 
     /// What the process need not find before it is in its groups: it mounts meanwhile.
     fn furnish(&mut self, made: &Made, bundle: &Bundle, new: &mut cgroups::New) -> Result<(), Error> {
-        self.container.write_config(&bundle.text)?;
+        self.record.init = Init::new(made.spawned.pid);
         // It names the groups before they are made.
-        self.container.write_record(&self.record)?;
+        self.container.write(&self.record, &bundle.text)?;
         let (group, tasks) = new.finish(&bundle.spec)?;
         self.cgroup = group;
         match sync::place(made.link.as_fd(), &tasks) {
             // One that has failed by now says so itself.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                return Err(Error::io("go on with", "the container's process")(error));
+                Err(Error::io("go on with", "the container's process")(error))
             }
-            _ => {}
+            _ => Ok(()),
         }
-        self.record.init = Init::new(made.spawned.pid);
-        self.container.draft_record(&Record { complete: true, ..self.record.clone() })
     }
 
     fn serve(&self, spec: &Spec, process: &Spawned, wants: Wants) -> Result<(), Error> {
@@ -227,10 +236,19 @@ impl Creation {
 
     /// Tells everybody that it waits for its start.
     fn complete(&mut self, mut made: Made, arguments: &Arguments) -> Result<Made, Error> {
-        let told = self.container.publish_record().and_then(|()| announce(&mut made, arguments));
+        let told = self.container.complete().and_then(|()| announce(&mut made, arguments));
         self.record.complete = told.is_ok();
         if_well(made, told)
     }
+}
+
+/// Whether this command has something to do while the process is on its way, or before its program runs.
+fn has_prelude(spec: &Spec, arguments: &Arguments) -> bool {
+    let terminal = spec.process().as_ref().and_then(Process::terminal).unwrap_or(false);
+    let seccomp = spec.linux().as_ref().and_then(|linux| linux.seccomp().as_ref());
+    let listener = seccomp.is_some_and(|seccomp| seccomp.listener_path().is_some());
+    let announces = launch::ANNOUNCEMENTS.iter().any(|flag| arguments.get(flag).is_some());
+    terminal || listener || announces || spec.hooks().is_some()
 }
 
 fn has_sequel(spec: &Spec) -> bool {
@@ -238,10 +256,7 @@ fn has_sequel(spec: &Spec) -> bool {
     resctrl || spec.hooks().is_some()
 }
 
-/// A compiled launch and our end of the link to what will come of it.
-pub type Prepared = (Launch, OwnedFd);
-
-fn launch(
+fn compiled(
     container: &Container,
     bundle: &Bundle,
     placement: Option<Placement>,
@@ -261,177 +276,6 @@ fn launch(
         sync,
     })?;
     Ok((launch, link))
-}
-
-/// A new link. Ours is to block: this process has nothing else to do meanwhile.
-pub fn link() -> Result<(OwnedFd, OwnedFd), Error> {
-    let (ours, sync) = sync::pair().map_err(Error::io("make", "a socket pair"))?;
-    fcntl(&ours, FcntlArg::F_SETFL(OFlag::empty())).map_err(Error::io("make blocking", "a socket pair"))?;
-    Ok((ours, sync))
-}
-
-/// Our own standard streams, or a terminal.
-pub fn stdio(terminal: bool) -> Result<Stdio, Error> {
-    if terminal {
-        return Ok(Stdio::Terminal);
-    }
-    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(Error::io("copy", "a standard stream"));
-    Ok(Stdio::Streams {
-        stdin: copy(io::stdin().as_fd())?,
-        stdout: copy(io::stdout().as_fd())?,
-        stderr: copy(io::stderr().as_fd())?,
-    })
-}
-
-/// What a process waits for on its way.
-#[derive(Debug, Clone, Copy)]
-pub enum Wants {
-    /// The hooks of the creation.
-    Hooks,
-    /// An agent that takes the seccomp listener, which is this descriptor of the process's.
-    Agent(i32),
-}
-
-/// The process whose listener has this `number`.
-pub fn waiting(process: &Spawned, number: i32) -> Waiting<'_> {
-    Waiting { pid: process.pid, pidfd: process.pidfd.as_fd(), listener: number }
-}
-
-/// Makes the process.
-pub fn make(prepared: Prepared, preserved: u32, arguments: &Arguments) -> Result<Made, Error> {
-    let (mut launch, link) = prepared;
-    launch.plan.preserved_fds = preserved;
-    launch.plan.keep_keyring = arguments.has("no-new-keyring");
-    if let Some(root) = &mut launch.plan.root {
-        root.no_pivot = arguments.has("no-pivot");
-    }
-    let fds: Vec<BorrowedFd<'_>> = launch.fds.iter().map(AsFd::as_fd).collect();
-    let spawned = spawn(&launch.plan, &fds, Parent::Caller)?;
-    // The child's end of the link is among what is closed here, or its end would never be seen.
-    Ok(Made { spawned, link, console: None })
-}
-
-/// The process, which does not outlive a failure.
-fn if_well(made: Made, outcome: Result<(), Error>) -> Result<Made, Error> {
-    if outcome.is_err() {
-        kill(&made);
-    }
-    outcome.map(|()| made)
-}
-
-/// Follows the process until it is ready, or, when nothing makes it wait (`open`), until it runs. `serve` does what it
-/// waits for meanwhile.
-pub fn follow(
-    mut made: Made,
-    open: bool,
-    serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
-) -> Result<Made, Error> {
-    let followed = hear(&mut made, open, serve);
-    if_well(made, followed)
-}
-
-fn hear(
-    made: &mut Made,
-    open: bool,
-    serve: impl Fn(&Spawned, Wants) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let go_on = || Error::io("go on with", "the container's process");
-    loop {
-        let report = match sync::receive(made.link.as_fd()) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(died(made)?),
-            result => result.map_err(Error::io("hear from", "the container's process"))?,
-        };
-        match report {
-            Some(Report::Console(master)) => made.console = Some(master),
-            Some(Report::Hooks) => {
-                serve(&made.spawned, Wants::Hooks)?;
-                sync::hooks_done(made.link.as_fd()).map_err(go_on())?;
-            }
-            Some(Report::Listener(number)) => {
-                serve(&made.spawned, Wants::Agent(number))?;
-                sync::listener_taken(made.link.as_fd()).map_err(go_on())?;
-            }
-            Some(Report::Ready) => return Ok(()),
-            Some(Report::Failed(step)) => return Err(step.into()),
-            None if open => return Ok(()),
-            None => return Err(died(made)?),
-        }
-    }
-}
-
-fn died(made: &Made) -> Result<Error, Error> {
-    let status = foreground::exit_status(made.spawned.pidfd.as_fd())?;
-    Ok(Error::Died { ended: format!("exit status {status}") })
-}
-
-/// Ends a process that is not wanted any more.
-pub fn kill(made: &Made) {
-    // Either fails only when it is gone already.
-    let _ = pidfd::signal(made.spawned.pidfd.as_fd(), libc::SIGKILL);
-    let _ = pidfd::wait(made.spawned.pidfd.as_fd());
-}
-
-/// Hands out what the flags ask for: the terminal, the pidfd, the process id.
-pub fn announce(made: &mut Made, arguments: &Arguments) -> Result<(), Error> {
-    if let Some(socket) = arguments.get("console-socket")
-        && let Some(master) = made.console.take()
-    {
-        console::send(socket, b"/dev/ptmx", master.as_fd())?;
-    }
-    if let Some(socket) = arguments.get("pidfd-socket") {
-        console::send(socket, b"pidfd", made.spawned.pidfd.as_fd())?;
-    }
-    arguments.get("pid-file").map_or(Ok(()), |path| write_pid(Path::new(path), made.spawned.pid))
-}
-
-/// Whoever watches the file must never see half a number.
-fn write_pid(path: &Path, pid: i32) -> Result<(), Error> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    let new = path.with_file_name(name);
-    fs::write(&new, pid.to_string())
-        .and_then(|()| fs::rename(&new, path))
-        .map_err(Error::io("write the process id to", path))
-}
-
-/// Has an init that waits at the other end of `link` run its program; returns when it does. An init that gets no
-/// further ends with the link.
-pub fn start(link: BorrowedFd<'_>, container: &Container, record: &Record) -> Result<(), Error> {
-    sync::start(link).map_err(Error::io("start", "the container's process"))?;
-    loop {
-        match sync::receive(link) {
-            Ok(Some(Report::Failed(step))) => return Err(step.into()),
-            Ok(Some(Report::Listener(number))) => {
-                hand_over_of_init(container, record, number)?;
-                sync::listener_taken(link).map_err(Error::io("go on with", "the container's process"))?;
-            }
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(killed()),
-            Err(error) => return Err(Error::io("hear from", "the container's process")(error)),
-        }
-    }
-}
-
-fn hand_over_of_init(container: &Container, record: &Record, listener: i32) -> Result<(), Error> {
-    let init = record.init.as_ref().and_then(|init| Some((init.pid, init.pidfd()?)));
-    let (pid, pidfd) = init.ok_or_else(killed)?;
-    let process = Waiting { pid, pidfd: pidfd.as_fd(), listener };
-    listener::hand_over(container, &container.config()?, record, ContainerState::Created, process)
-}
-
-fn killed() -> Error {
-    Error::Died { ended: "it was killed".into() }
-}
-
-/// Runs the hooks that follow a start. One that fails ends the container.
-pub fn after_start(container: &Container, record: &Record) -> Result<(), Error> {
-    hooks::poststart(container, record).inspect_err(|_| {
-        if let Some(pidfd) = record.init.as_ref().and_then(Init::pidfd) {
-            // Fails only when it is gone already.
-            let _ = pidfd::signal(pidfd.as_fd(), libc::SIGKILL);
-        }
-        record.init.iter().for_each(Init::outlive);
-    })
 }
 
 /// Ends and removes everything of a container.

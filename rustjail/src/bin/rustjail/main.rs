@@ -13,9 +13,11 @@ mod console;
 mod context;
 mod create;
 mod error;
+mod filters;
 mod foreground;
 mod hooks;
 mod init;
+mod launch;
 mod listener;
 mod log;
 mod process;
@@ -37,5 +39,6 @@ use std::process::ExitCode;
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
+    seal::ensure_early();
     ExitCode::from(commands::run(std::env::args_os()))
 }

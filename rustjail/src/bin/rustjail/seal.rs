@@ -11,33 +11,38 @@
 //! closes it when it has nothing else to do.
 
 use std::{
-    ffi::CString,
+    env,
+    ffi::{CString, OsString},
     fs::{self, File},
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStringExt, fs::MetadataExt},
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::MetadataExt,
+        },
     },
 };
 
 use nix::{
-    errno::Errno,
-    fcntl::{AtFlags, FcntlArg, OFlag, SealFlag, fcntl, open},
+    fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open},
     sys::{
         stat::Mode,
         statvfs::{FsFlags, fstatvfs},
     },
-    unistd::execveat,
 };
 use rustjail::sys::{
     fds, memfd,
     mount::{Attributes, clone_tree, set_attributes},
+    process::execute_again,
 };
 
 use crate::error::Error;
 
 const OWN: &str = "/proc/self/exe";
 const FDS: &str = "/proc/self/fd/";
+/// Of the flag --preserve-fds.
+const PASSING: &[u8] = b"preserve-fds";
 
 /// What the binary that nobody can write to is on, if that is a mount of our own.
 #[derive(Debug, Default)]
@@ -47,6 +52,20 @@ pub struct Sealed(#[expect(dead_code, reason = "held until it is dropped")] Opti
 /// The first `preserved` descriptors from 3 on are not touched.
 pub fn ensure(preserved: u32) -> Result<Sealed, Error> {
     seal(preserved).map_err(Error::io("protect the runtime's own binary", OWN))
+}
+
+/// Does the same before anything else is done, where the command line plainly is one that makes a process and passes no
+/// descriptors on: what comes before is done again by the next execution. Everything unclear is left to [`ensure`], and
+/// so is an error.
+pub fn ensure_early() {
+    let makes_process = |word: &OsString| word == "run" || word == "create" || word == "exec";
+    let passes_on = |word: &OsString| word.as_bytes().windows(PASSING.len()).any(|part| part == PASSING);
+    let sealed = env::args().next().is_some_and(|name| name.starts_with(FDS));
+    let plain =
+        env::args_os().any(|word| makes_process(&word)) && !env::args_os().any(|word| passes_on(&word));
+    if plain && !sealed && env::var_os("LISTEN_FDS").is_none() {
+        drop(ensure(0));
+    }
 }
 
 fn seal(preserved: u32) -> io::Result<Sealed> {
@@ -76,7 +95,7 @@ fn seal(preserved: u32) -> io::Result<Sealed> {
 /// The descriptor that a former execution left, if this process is a later one: our name is a descriptor of ours
 /// that is our binary.
 fn held_mount(preserved: u32) -> io::Result<Option<OwnedFd>> {
-    let Some(name) = std::env::args().next() else { return Ok(None) };
+    let Some(name) = env::args().next() else { return Ok(None) };
     let number = name.strip_prefix(FDS).and_then(|number| number.parse::<i32>().ok());
     let Some(number) = number.filter(|number| i64::from(*number) >= i64::from(preserved) + 3) else {
         return Ok(None);
@@ -100,23 +119,12 @@ fn is_sealed(file: &File) -> bool {
         .is_ok_and(|seals| SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_WRITE))
 }
 
-fn execute(binary: &OwnedFd, name: Option<std::ffi::OsString>) -> io::Result<Sealed> {
-    let c_string = |text: std::ffi::OsString| CString::new(text.into_vec()).map_err(|_| Errno::EINVAL);
+fn execute(binary: &OwnedFd, name: Option<OsString>) -> io::Result<Sealed> {
     let named = name.is_some();
-    let args: Vec<CString> = name
+    let arguments: Vec<CString> = name
         .into_iter()
-        .chain(std::env::args_os().skip(usize::from(named)))
-        .map(c_string)
+        .chain(env::args_os().skip(usize::from(named)))
+        .map(|text| CString::new(text.into_vec()))
         .collect::<Result<_, _>>()?;
-    let env: Vec<CString> = std::env::vars_os()
-        .map(|(mut name, value)| {
-            name.push("=");
-            name.push(value);
-            c_string(name)
-        })
-        .collect::<Result<_, _>>()?;
-    match execveat(binary, c"", &args, &env, AtFlags::AT_EMPTY_PATH) {
-        Ok(never) => match never {},
-        Err(errno) => Err(errno.into()),
-    }
+    match execute_again(binary.as_fd(), &arguments)? {}
 }

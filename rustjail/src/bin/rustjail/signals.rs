@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::{
-    signal::SigSet,
+    signal::{SigSet, Signal},
     signalfd::{SfdFlags, SignalFd},
 };
 
@@ -20,6 +20,13 @@ impl Signals {
         all.thread_set_mask().map_err(Error::io("block", "signals"))?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         SignalFd::with_flags(&all, flags).map(Self).map_err(Error::io("listen for", "signals"))
+    }
+
+    /// Readable once one has come that asks this command to end; it is left to be read.
+    pub fn interrupts(&self) -> Result<SignalFd, Error> {
+        let asking: SigSet =
+            [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM].into_iter().collect();
+        SignalFd::with_flags(&asking, SfdFlags::SFD_CLOEXEC).map_err(Error::io("listen for", "signals"))
     }
 
     /// The next one that has come.

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  ID/              made by mkdir, which is what keeps an id unique; locked by flock while it changes
-//!  ID/config.json   the configuration as it was at creation
-//!  ID/state.json    the record, replaced by rename
+//!  ID/state.new     while it is created: the record, a line of JSON, and after it the configuration as it was read
+//!  ID/state         the same once the creation came to its end
 //!  ID/start         the socket on which a created container waits
+//!  ~seccomp/        see [`crate::filters`]
 //! ```
 //! Nothing about a container's process is believed to be as it was written: whether it lives, waits or is frozen
 //! is asked of the kernel each time.
@@ -36,11 +37,16 @@ use oci_spec::runtime::Spec;
 use rustjail::cgroup::{Cgroup, systemd::Unit};
 use serde::{Deserialize, Serialize};
 
-use crate::{cgroups, error::Error, init::Init, status::Status};
+use crate::{
+    cgroups,
+    error::Error,
+    filters::{self, Understood},
+    init::Init,
+    status::Status,
+};
 
-const STATE: &str = "state.json";
-const DRAFT: &str = "state.json.new";
-const CONFIG: &str = "config.json";
+const STATE: &str = "state";
+const DRAFT: &str = "state.new";
 const START: &str = "start";
 
 /// What runc accepts, and a file name may be.
@@ -82,7 +88,8 @@ pub struct Record {
     pub made_resctrl: bool,
     /// Its init, once there is one.
     pub init: Option<Init>,
-    /// The creation came to its end.
+    /// The creation came to its end: the name of the file tells.
+    #[serde(skip)]
     pub complete: bool,
 }
 
@@ -185,42 +192,67 @@ impl Container {
 
     /// What is known of it; `None` when its creation did not come as far as that.
     pub fn record(&self) -> Result<Option<Record>, Error> {
-        let path = self.path.join(STATE);
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(Error::json(&path)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io("read", &path)(error)),
+        let Some((name, text)) = self.read()? else { return Ok(None) };
+        let complete = name == STATE;
+        match serde_json::from_slice::<Record>(split(&text).0) {
+            Ok(record) => Ok(Some(Record { complete, ..record })),
+            // Whoever wrote it died over it, before anything it tells of was made.
+            Err(_) if !complete => Ok(None),
+            Err(error) => Err(Error::json(self.path.join(name))(error)),
         }
-    }
-
-    /// Replaces the record.
-    pub fn write_record(&self, record: &Record) -> Result<(), Error> {
-        self.draft_record(record)?;
-        self.publish_record()
-    }
-
-    /// Has a record ready, which nobody reads before [`Container::publish_record`].
-    pub fn draft_record(&self, record: &Record) -> Result<(), Error> {
-        let text = serde_json::to_vec(record).map_err(Error::json(&self.path))?;
-        write(&self.path.join(DRAFT), &text)
-    }
-
-    /// Replaces the record by the one that is ready.
-    pub fn publish_record(&self) -> Result<(), Error> {
-        let path = self.path.join(STATE);
-        fs::rename(self.path.join(DRAFT), &path).map_err(Error::io("replace", &path))
-    }
-
-    /// Keeps the configuration as it was read.
-    pub fn write_config(&self, text: &[u8]) -> Result<(), Error> {
-        write(&self.path.join(CONFIG), text)
     }
 
     /// The configuration it was made from.
     pub fn config(&self) -> Result<Spec, Error> {
-        let path = self.path.join(CONFIG);
-        let text = fs::read(&path).map_err(Error::io("read", &path))?;
-        serde_json::from_slice(&text).map_err(Error::json(&path))
+        let (path, text) = self.config_text()?;
+        serde_json::from_slice(&text).map_err(Error::json(path))
+    }
+
+    /// The same as far as an exec needs it: without the seccomp profile, if its filter is known below `root`.
+    pub fn config_and_filter(&self, root: &Path) -> Result<Understood, Error> {
+        let (path, text) = self.config_text()?;
+        filters::understand(root, &text).map_err(Error::json(path))
+    }
+
+    fn config_text(&self) -> Result<(PathBuf, Vec<u8>), Error> {
+        let missing = || Error::io("read", self.path.join(STATE))(io::Error::from(io::ErrorKind::NotFound));
+        let (name, text) = self.read()?.ok_or_else(missing)?;
+        Ok((self.path.join(name), split(&text).1.to_vec()))
+    }
+
+    /// The state and the name it has.
+    fn read(&self) -> Result<Option<(&'static str, Vec<u8>)>, Error> {
+        // It may be given its last name between the first two attempts.
+        for name in [STATE, DRAFT, STATE] {
+            let path = self.path.join(name);
+            match fs::read(&path) {
+                Ok(text) => return Ok(Some((name, text))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::io("read", &path)(error)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Keeps what `delete` has to know if the creation does not come to its end, and `config`, as it was read.
+    pub fn write(&self, record: &Record, config: &[u8]) -> Result<(), Error> {
+        let path = self.path.join(DRAFT);
+        let mut text = serde_json::to_vec(record).map_err(Error::json(&path))?;
+        text.push(b'\n');
+        text.extend_from_slice(config);
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .and_then(|mut file| file.write_all(&text))
+            .map_err(Error::io("write", &path))
+    }
+
+    /// Tells that the creation came to its end.
+    pub fn complete(&self) -> Result<(), Error> {
+        let path = self.path.join(STATE);
+        fs::rename(self.path.join(DRAFT), &path).map_err(Error::io("make", &path))
     }
 
     /// The socket on which the init will wait for [`Container::connect`].
@@ -263,16 +295,21 @@ impl Container {
 
     /// Gives the id back.
     pub fn remove(self) -> Result<(), Error> {
-        // The record last: without it the rest could not be cleaned up.
-        for name in [START, CONFIG, DRAFT, STATE] {
-            match fs::remove_file(self.path.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Error::io("remove", self.path.join(name))(error));
-                }
-                _ => {}
+        let remove_file = |name| match fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io("remove", self.path.join(name))(error))
             }
-        }
-        fs::remove_dir(&self.path).map_err(Error::io("remove", &self.path))
+            _ => Ok(()),
+        };
+        remove_file(STATE)?;
+        // More is left only of one that was never started or never complete.
+        fs::remove_dir(&self.path).or_else(|error| match error.kind() {
+            io::ErrorKind::DirectoryNotEmpty => {
+                [START, DRAFT].into_iter().try_for_each(remove_file)?;
+                fs::remove_dir(&self.path).map_err(Error::io("remove", &self.path))
+            }
+            _ => Err(Error::io("remove", &self.path)(error)),
+        })
     }
 
     /// What the container is now.
@@ -292,8 +329,9 @@ impl Container {
     ) -> Result<Status, Error> {
         let complete = record.filter(|record| record.complete);
         let Some((record, init)) = complete.and_then(|record| Some((record, record.init.as_ref()?))) else {
-            // When we hold the lock, whoever was to complete it is gone.
-            let at_work = self.lock.is_none() && self.is_being_changed();
+            // When we hold the lock, whoever was to complete it is gone, but the init may have been let go before.
+            let lives = || record.and_then(|record| record.init.as_ref()).is_some_and(Init::is_alive);
+            let at_work = (self.lock.is_none() && self.is_being_changed()) || lives();
             return Ok(if at_work { Status::Creating } else { Status::Stopped });
         };
         if !init.is_alive() {
@@ -317,15 +355,11 @@ fn mkdir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o711).create(path)
 }
 
-fn write(path: &Path, text: &[u8]) -> Result<(), Error> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-        .and_then(|mut file| file.write_all(text))
-        .map_err(Error::io("write", path))
+/// The record and the configuration in a state.
+fn split(text: &[u8]) -> (&[u8], &[u8]) {
+    let end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
+    let (record, config) = text.split_at(end);
+    (record, config.get(1..).unwrap_or_default())
 }
 
 fn unix_socket() -> nix::Result<OwnedFd> {

@@ -20,5 +20,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    create::create(context, arguments, Starter::Later).map(|_created| 0)
+    create::protected(arguments, |preserved, _sealed| {
+        create::create(context, arguments, Starter::Later, preserved).map(|_created| 0)
+    })
 }

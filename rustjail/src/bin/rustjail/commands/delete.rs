@@ -35,7 +35,8 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
         return container.remove().map(|()| 0);
     };
     let status = container.status(Some(&record))?;
-    if !force && matches!(status, Status::Running | Status::Paused) {
+    // One that is still being created, with nobody at it, has an init that was let go: its maker died right after.
+    if !force && matches!(status, Status::Running | Status::Paused | Status::Creating) {
         let problem = "cannot delete a container that is not stopped";
         return Err(Error::State { problem, id: container.id, status });
     }

@@ -14,10 +14,13 @@ use crate::{
     cgroups,
     console::Console,
     context::Context,
-    create::{self, Made, Prepared, Wants},
+    create,
     error::Error,
-    foreground, listener, process, rdt, rootless,
-    seal::{self, Sealed},
+    filters::Understood,
+    foreground,
+    launch::{self, Made, Prepared, Wants},
+    listener, process, rdt, rootless,
+    seal::Sealed,
     signals::Signals,
     status::Status,
     store::{Container, Record},
@@ -57,15 +60,16 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    let preserved = create::preserved_fds(arguments)?;
-    // First of all, since what comes before it is done again by the next execution.
-    let sealed = seal::ensure(preserved)?;
-    run_sealed(context, arguments, preserved, sealed)
+    create::protected(arguments, |preserved, sealed| run_protected(context, arguments, preserved, sealed))
 }
 
-/// Apart, because the first execution would touch four pages of stack for it, which are the second's to use.
 #[inline(never)]
-fn run_sealed(context: &Context, arguments: &Arguments, preserved: u32, sealed: Sealed) -> Result<u8, Error> {
+fn run_protected(
+    context: &Context,
+    arguments: &Arguments,
+    preserved: u32,
+    sealed: Sealed,
+) -> Result<u8, Error> {
     let container = Container::open(&context.root, arguments.id())?;
     let record = container.record()?;
     let group = record.as_ref().map(cgroups::open).transpose()?.flatten();
@@ -78,20 +82,23 @@ fn run_sealed(context: &Context, arguments: &Arguments, preserved: u32, sealed: 
         return refuse("cannot exec in a paused container (use --ignore-paused to override)");
     }
     let detached = arguments.has("detach");
-    let mut spec = container.config()?;
+    let Understood { mut spec, filter } = container.config_and_filter(&context.root)?;
     let placement = placement(&record, group, arguments.get("cgroup"))?;
-    let prepared = prepare(&container, &mut spec, &record, placement, arguments)?;
+    let mut prepared = prepare(&container, &mut spec, &record, placement, arguments)?;
+    if let Some(filter) = filter {
+        prepared.0.plan.process.seccomp = Some(filter);
+    }
     let signals = if detached { None } else { Some(Signals::take()?) };
-    let made = create::make(prepared, preserved, arguments)?;
-    let mut made = create::follow(made, true, |process, wants| match wants {
+    let made = launch::make(prepared, preserved, arguments)?;
+    let mut made = launch::follow(made, true, |process, wants| match wants {
         Wants::Agent(number) => {
-            let process = create::waiting(process, number);
+            let process = launch::waiting(process, number);
             listener::hand_over(&container, &spec, &record, ContainerState::Running, process)
         }
         // Only an init has any.
         Wants::Hooks => Ok(()),
     })?;
-    create::announce(&mut made, arguments).inspect_err(|_| create::kill(&made))?;
+    launch::announce(&mut made, arguments).inspect_err(|_| launch::kill(&made))?;
     let Made { spawned, console, .. } = made;
     match signals {
         None => Ok(0),
@@ -124,14 +131,14 @@ fn prepare(
         status: Status::Stopped,
     };
     let init = record.init.as_ref().and_then(crate::init::Init::pidfd).ok_or_else(stopped)?;
-    let (link, sync) = create::link()?;
+    let (link, sync) = launch::link()?;
     let resctrl = rdt::open(spec, &container.id, record)?;
     let inside = rootless::enter(spec, init.as_fd())?;
     let mut launch = compile::exec(ExecRequest {
         process: &requested,
         spec,
         init: init.as_fd(),
-        stdio: create::stdio(terminal)?,
+        stdio: launch::stdio(terminal)?,
         placement,
         resctrl: resctrl.as_ref(),
         sync,

@@ -9,7 +9,8 @@ use crate::{
     context::Context,
     create::{self, Created, Starter},
     error::Error,
-    foreground,
+    foreground, launch,
+    seal::Sealed,
     signals::Signals,
 };
 
@@ -31,16 +32,18 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    let detached = arguments.has("detach");
-    let mut created = create::create(context, arguments, Starter::Here)?;
-    // Before the program runs, so that none which is meant for it is lost.
-    let prepared = if detached { Ok(None) } else { prepare(&mut created).map(Some) };
-    let attached = prepared.and_then(|attached| {
-        create::start(created.process.link.as_fd(), &created.container, &created.record)?;
-        create::after_start(&created.container, &created.record)?;
-        Ok(attached)
-    });
-    let attached = match attached {
+    create::protected(arguments, |preserved, sealed| run_protected(context, arguments, preserved, sealed))
+}
+
+#[inline(never)]
+fn run_protected(
+    context: &Context,
+    arguments: &Arguments,
+    preserved: u32,
+    sealed: Sealed,
+) -> Result<u8, Error> {
+    let mut created = create::create(context, arguments, Starter::Here, preserved)?;
+    let (signals, console) = match begin(&mut created, arguments.has("detach")) {
         Ok(None) => return Ok(0),
         Ok(Some(attached)) => attached,
         Err(error) => {
@@ -49,9 +52,8 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
         }
     };
     created.container.unlock();
-    let (signals, console) = attached;
     // The program is at work, and there is nothing to do but to wait.
-    drop(std::mem::take(&mut created.sealed));
+    drop(sealed);
     let status = foreground::attend(created.process.spawned.pidfd.as_fd(), console, &signals)?;
     if !arguments.has("keep") {
         match created.container.relock(&context.root) {
@@ -64,8 +66,15 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     Ok(status)
 }
 
-fn prepare(created: &mut Created) -> Result<(Signals, Option<Console>), Error> {
-    let signals = Signals::take()?;
-    let console = created.process.console.take().map(Console::new).transpose()?;
-    Ok((signals, console))
+/// Has the program run. Unless this command leaves it to itself: the signals that are meant for it since then, and the
+/// terminal that is to be shown.
+fn begin(created: &mut Created, detached: bool) -> Result<Option<(Signals, Option<Console>)>, Error> {
+    let attached = match (created.signals.take(), detached) {
+        (_, true) => None,
+        (Some(signals), _) => Some((signals, None)),
+        (None, _) => Some((Signals::take()?, created.process.console.take().map(Console::new).transpose()?)),
+    };
+    created.start()?;
+    launch::after_start(&created.container, &created.record)?;
+    Ok(attached)
 }

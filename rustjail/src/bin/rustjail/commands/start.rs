@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use super::Command;
 use crate::{
-    arguments::Arguments, context::Context, create, error::Error, init::Init, status::Status,
+    arguments::Arguments, context::Context, error::Error, init::Init, launch, status::Status,
     store::Container,
 };
 
@@ -25,13 +25,13 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let problem = match container.status(record.as_ref())? {
         Status::Created => {
             if let (Some(link), Some(record)) = (container.connect()?, &record) {
-                if let Err(error) = create::start(link.as_fd(), &container, record) {
+                if let Err(error) = launch::start(link.as_fd(), &container, record) {
                     drop(link);
                     record.init.iter().for_each(Init::outlive);
                     return Err(error);
                 }
                 container.remove_start();
-                return create::after_start(&container, record).map(|()| 0);
+                return launch::after_start(&container, record).map(|()| 0);
             }
             // It was killed in between.
             "cannot start a container that has stopped"

@@ -1,7 +1,9 @@
 //! QEMU as the VMM, with an x86-64 guest on q35.
 //!
 //! The arguments are the ones under which 100 of 100 boots took 1.5 s of emulation. `-cx16` hides an instruction that
-//! QEMU 7.2 emulates wrongly for kernels since 6.12 (3 of 19 boots corrupted memory). KVM is tried before it is
+//! QEMU 7.2 emulates wrongly for kernels since 6.12 (3 of 19 boots corrupted memory). All emulated CPUs share a thread:
+//! with one each, QEMU 7.2 may keep running code of which another CPU has just rewritten a byte, as Linux does
+//! with its static keys (2 of 12 guests hung when they made their first container). KVM is tried before it is
 //! trusted: on a host whose own virtualization is a shadow of the real thing /dev/kvm exists, and a guest crawls, or
 //! QEMU gives up because KVM does not do what it says it can.
 
@@ -195,7 +197,7 @@ fn command(program: &Path, machine: &Machine, accel: Accel, vsock: &HostVsock, d
     let Machine { kernel, initrd, memory, cpus, network, append, room, .. } = machine;
     let emulated = accel == Accel::Tcg;
     let (accel, cpu) = match accel {
-        Accel::Tcg => ("tcg,thread=multi", "qemu64,-cx16,+rdrand"),
+        Accel::Tcg => ("tcg,thread=single", "qemu64,-cx16,+rdrand"),
         Accel::Auto | Accel::Kvm => ("kvm", "host"),
     };
     let mut arguments = KERNEL_ARGUMENTS.map(str::to_owned).to_vec();

@@ -15,10 +15,10 @@ use crate::{
     Agent,
     bundle::Bundle,
     cli::{Global, Run},
-    client::ProcessId,
+    client::{self, ProcessId},
     session::{self, Session},
     stdio::RawStreams,
-    vmm::{Machine, Room, Running, Stage, Vmm, image, qemu::Qemu, workdir::WorkDir},
+    vmm::{Ending, Machine, Room, Running, Stage, Vmm, image, qemu::Qemu, workdir::WorkDir},
 };
 
 /// A guest powers off in a few milliseconds, under emulation on a busy host in a second.
@@ -38,9 +38,21 @@ pub(super) async fn run(global: &Global, run: Run) -> Result<i32> {
     let mut vm = interruptible(boot(global, &run, bundle.rootfs.clone(), &mut timing)).await?;
     let address = vm.address().clone();
     let work = in_guest(global, &run, bundle, address, &mut timing);
-    let ended = tokio::select! {
-        ended = work => ended,
+    let worked = tokio::select! {
+        worked = work => worked,
         ending = vm.ended() => Err(Error::GuestEnded { ending, console: vm.console() }),
+    };
+    let ended = match worked {
+        Ok((agent, status)) => {
+            let destroyed = destroy(agent.destroy_sandbox(), vm.ended()).await;
+            timing.step("destroy sandbox");
+            match destroyed {
+                Ok(None) => Ok(status),
+                Ok(Some(ending)) => Err(Error::GuestEnded { ending, console: vm.console() }),
+                Err(error) => Err(error.into()),
+            }
+        }
+        Err(error) => Err(error),
     };
     let ended = match ended {
         Err(error) if error.lost_agent() => Err(lost(error, &mut vm).await),
@@ -136,7 +148,7 @@ async fn in_guest(
     bundle: Bundle,
     address: crate::Address,
     timing: &mut Timing,
-) -> Result<i32> {
+) -> Result<(Agent, i32)> {
     let agent = Agent::connect(&address, global.timeout).await?;
     timing.step("connect");
     let hostname = bundle.spec.Hostname.clone();
@@ -182,13 +194,26 @@ async fn in_guest(
     timing.step("run");
     agent.remove_container(&run.id).await?;
     timing.step("remove");
-    match agent.destroy_sandbox().await {
-        // The guest may be gone before its reply is out.
-        Ok(()) | Err(crate::client::Error::NoReply { .. }) => {}
-        Err(error) => return Err(error.into()),
+    Ok((agent, status))
+}
+
+/// Waits for the guest's reply to DestroySandbox or for what it is asked for, whichever is seen first: it may be gone
+/// before its reply is out. Any other end is returned.
+async fn destroy(
+    destroyed: impl Future<Output = client::Result<()>>,
+    ended: impl Future<Output = Ending>,
+) -> client::Result<Option<Ending>> {
+    tokio::select! {
+        destroyed = destroyed => match destroyed {
+            Ok(()) | Err(client::Error::NoReply { .. }) => Ok(None),
+            Err(error) => Err(error),
+        },
+        ending = ended => match ending {
+            Ending::Shutdown(_) => Ok(None),
+            Ending::Exited(status) if status.success() => Ok(None),
+            ending => Ok(Some(ending)),
+        },
     }
-    timing.step("destroy sandbox");
-    Ok(status)
 }
 
 /// Before a process is attached, a signal ends the work; what was started goes with it.
@@ -238,5 +263,25 @@ impl Timing {
         for (name, time) in guest {
             ui::say(&format!("  guest: {name:<15}{:>10.1} ms since its boot", milliseconds(time)));
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::{future::pending, os::unix::process::ExitStatusExt, process::ExitStatus};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_guest_that_is_off_before_its_reply_came_has_done_as_told() {
+        let exited = |raw| Ending::Exited(ExitStatus::from_raw(raw));
+        for ending in [Ending::Shutdown("guest-shutdown".into()), exited(0)] {
+            assert_eq!(destroy(pending(), async { ending }).await.unwrap(), None);
+        }
+        for ending in [Ending::Panicked, Ending::Stopped, exited(6)] {
+            assert_eq!(destroy(pending(), async { ending.clone() }).await.unwrap(), Some(ending.clone()));
+        }
+        assert_eq!(destroy(async { Ok(()) }, pending()).await.unwrap(), None);
     }
 }

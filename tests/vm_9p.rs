@@ -10,7 +10,6 @@ use berthctl::vmm::Room;
 use serde_json::json;
 
 const TAG: &str = "kataShared";
-const ONE_CPU: &str = "maxcpus=1";
 
 /// A directory of the host, removed on drop.
 struct Shared(PathBuf);
@@ -62,7 +61,7 @@ async fn containers_read_and_write_a_directory_over_9p() {
     fs::write(shared.0.join("greeting"), "of the host\n").unwrap();
     let share = format!("local,id=share,path={},security_model=none", shared.0.display());
     let room = Room { ports: 1, arguments: vec!["-fsdev".into(), share], ..Room::default() };
-    let mut vm = Vm::boot_generic(&[ONE_CPU], &Rootfs::busybox(), room).await;
+    let mut vm = Vm::boot_generic(&[], &Rootfs::busybox(), room).await;
     let guest = vm.client().await;
     guest.create_sandbox("berth-9p").await.unwrap();
     plug(&mut vm, &guest, 1).await;

@@ -11,8 +11,8 @@ use serde_json::json;
 use ttrpc::context::with_timeout;
 
 use crate::host::{
-    Host, ONE_CPU, PATIENCE, VOLUME, add_image, control, guest_says, plug, plug_pmem, plug_share, room,
-    scsi_disk, seen_from_within, storage, virtio_disk, with_volume, writes_and_reads,
+    Host, PATIENCE, VOLUME, add_image, control, guest_says, plug, plug_pmem, plug_share, room, scsi_disk,
+    seen_from_within, storage, virtio_disk, with_volume, writes_and_reads,
 };
 
 const CYCLES: usize = 100;
@@ -21,7 +21,7 @@ const CALL: i64 = 60_000_000_000;
 const PMEM_MIB: u64 = 64;
 
 async fn booted() -> (Vm, Guest) {
-    let vm = Vm::boot_roomy(&[PATIENCE, ONE_CPU], &Rootfs::busybox(), room()).await;
+    let vm = Vm::boot_roomy(&[PATIENCE], &Rootfs::busybox(), room()).await;
     let guest = vm.client().await;
     guest.create_sandbox("berth-vm").await.unwrap();
     (vm, guest)

@@ -7,7 +7,7 @@ use berthctl::vmm::image;
 use ttrpc::context::with_timeout;
 
 use crate::host::{
-    Host, ONE_CPU, PATIENCE, add_image, guest_says, plug, plug_share, room, storage, virtio_disk, with_volume,
+    Host, PATIENCE, add_image, guest_says, plug, plug_share, room, storage, virtio_disk, with_volume,
 };
 
 const ECHO: &str = "while read line; do echo heard $line; done";
@@ -37,7 +37,7 @@ async fn what_disappears_is_missed_by_its_container_alone() {
     let booted = ["initrd.cpio", "vmlinux"].map(|name| image::locate(None, name, name).unwrap());
     let before = booted.clone().map(|path| fs::read(path).unwrap());
     let mut host = Host::new();
-    let mut vm = Vm::boot_roomy(&[PATIENCE, ONE_CPU], &Rootfs::busybox(), room()).await;
+    let mut vm = Vm::boot_roomy(&[PATIENCE], &Rootfs::busybox(), room()).await;
     let guest = vm.client().await;
     guest.create_sandbox("berth-vm").await.unwrap();
     guest.create(&vm.shell("bystander", ECHO)).await.unwrap();

@@ -8,13 +8,11 @@ use std::{
 
 use berth::{Container, Guest, Vm, deadline, scratch_dir};
 use berth_protocols::{agent::Storage, oci};
-use berthctl::vmm::Room;
+use berthctl::vmm::{Room, listens};
 use serde_json::{Value, json};
 
 /// An emulated guest on a loaded machine takes its time.
 pub const PATIENCE: &str = "agent.hotplug_timeout=15";
-/// QEMU 7.2 emulating two CPUs has locked both up in the guest's kernel while drivers were loaded for a new disk.
-pub const ONE_CPU: &str = "maxcpus=1";
 pub const VOLUME: &str = "/run/kata-containers/sandbox/volume";
 
 /// What lives on the host: disk images and a shared directory.
@@ -60,7 +58,7 @@ impl Host {
             .expect("virtiofsd (package qemu-system-common)");
         self.daemon = Some(daemon);
         let begun = std::time::Instant::now();
-        while !Path::new(&socket).exists() {
+        while !listens(Path::new(&socket)).unwrap() {
             assert!(begun.elapsed().as_secs() < 60, "virtiofsd does not listen");
             std::thread::yield_now();
         }

@@ -22,11 +22,14 @@ use tokio::time::timeout;
 use crate::address::Address;
 
 pub mod image;
+mod listening;
 pub mod process;
 pub mod qemu;
 mod qmp;
 mod vsock;
 pub mod workdir;
+
+pub use listening::listens;
 
 use process::Process;
 use qmp::Qmp;

@@ -19,12 +19,14 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader},
     net::{UnixListener, unix::pipe::Receiver},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_vsock::{VMADDR_CID_ANY, VsockAddr, VsockListener};
 
 use super::{
-    Error, Stage, Tail, printable,
+    Error, Stage, Tail,
+    listening::listens,
+    printable,
     process::{self, Process},
     workdir::WorkDir,
 };
@@ -35,6 +37,8 @@ const READY_PORT: u32 = 1028;
 const DAEMON: &str = "vhost-device-vsock";
 /// The daemon listens 20 ms after its start, 0.5 s on a busy host.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// From a socket's bind(2) to its listen(2), with room.
+const LISTENING: Duration = Duration::from_millis(1);
 /// The notice is written at once after the dial.
 const NOTICE: Duration = Duration::from_secs(1);
 const NOTICE_MAX: u64 = 8 << 10;
@@ -111,6 +115,10 @@ impl HostVsock {
         let listening = async {
             while !(vhost.exists() && socket.exists()) {
                 watch.changed().await?;
+            }
+            // Nothing tells of a listen(2), which follows at once.
+            while !(listens(&vhost)? && listens(&socket)?) {
+                sleep(LISTENING).await;
             }
             Ok::<_, io::Error>(())
         };

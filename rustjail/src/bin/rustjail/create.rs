@@ -12,7 +12,7 @@
 //!                  |    process: mounts ...................... enters them, goes on
 //! ```
 
-use std::{fs, io, os::fd::AsFd, time::Instant};
+use std::{io, os::fd::AsFd, time::Instant};
 
 use nix::poll::PollFlags;
 use oci_spec::runtime::{ContainerState, Process, Spec};
@@ -33,11 +33,10 @@ use crate::{
     cgroups,
     context::Context,
     error::Error,
-    filters, hooks,
+    filters, hooks, inherited,
     init::Init,
     launch::{self, Made, Prepared, Wants, announce, follow, if_well, link, make, stdio, waiting},
     listener, rdt, rootless,
-    seal::{self, Sealed},
     signals::Signals,
     store::{Container, Record},
     systemd, time,
@@ -96,20 +95,6 @@ impl Created {
     }
 }
 
-/// Goes on with `then` where this process's binary is out of the container's reach, which may be in a new execution: so
-/// this comes first of all. How many descriptors the container gets is told.
-///
-/// `then` is no part of this, because the first execution would touch four pages of stack for it, which are the
-/// second's to use.
-pub fn protected(
-    arguments: &Arguments,
-    then: impl FnOnce(u32, Sealed) -> Result<u8, Error>,
-) -> Result<u8, Error> {
-    let preserved = preserved_fds(arguments)?;
-    let sealed = seal::ensure(preserved)?;
-    then(preserved, sealed)
-}
-
 /// Creates the container of `arguments`, which gets so many `preserved` descriptors.
 pub fn create(
     context: &Context,
@@ -119,7 +104,7 @@ pub fn create(
 ) -> Result<Created, Error> {
     let mut bundle = Bundle::load(arguments.get("bundle"), &context.root)?;
     check_terminal(&bundle.spec, arguments, starter == Starter::Here && !arguments.has("detach"))?;
-    pass_listen_fds(&mut bundle.spec);
+    inherited::pass_listen_fds(&mut bundle.spec);
     let inside = rootless::enter_new(&mut bundle.spec)?;
     let mut creation = Creation {
         container: Container::create(&context.root, arguments.id())?,
@@ -343,30 +328,5 @@ pub fn check_console_socket(terminal: bool, socket: bool, attached: bool) -> Res
             Err(Error::Usage("--console-socket is of no use unless --detach is given too".into()))
         }
         _ => Ok(()),
-    }
-}
-
-/// How many descriptors the container gets, those of socket activation included. To be called before anything
-/// is opened: what is open then was the caller's.
-pub fn preserved_fds(arguments: &Arguments) -> Result<u32, Error> {
-    let asked: u32 = arguments.number("preserve-fds")?.unwrap_or(0);
-    let count = asked.saturating_add(listen_fds().unwrap_or(0));
-    for number in 3..3_u32.saturating_add(count) {
-        let link = format!("/proc/self/fd/{number}");
-        fs::symlink_metadata(&link).map_err(Error::io("pass on the descriptor", &link))?;
-    }
-    Ok(count)
-}
-
-fn listen_fds() -> Option<u32> {
-    std::env::var("LISTEN_FDS").ok()?.parse().ok().filter(|count| *count > 0)
-}
-
-/// Socket activation goes through: the descriptors keep their numbers, and the init is process 1.
-fn pass_listen_fds(spec: &mut Spec) {
-    if let (Some(count), Some(process)) = (listen_fds(), spec.process_mut()) {
-        let mut env = process.env().clone().unwrap_or_default();
-        env.extend([format!("LISTEN_FDS={count}"), "LISTEN_PID=1".to_owned()]);
-        process.set_env(Some(env));
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod filters;
 mod foreground;
 mod hooks;
+mod inherited;
 mod init;
 mod launch;
 mod listener;

@@ -37,7 +37,7 @@ use rustjail::sys::{
     process::execute_again,
 };
 
-use crate::error::Error;
+use crate::{arguments::Arguments, error::Error, inherited::preserved_fds};
 
 const OWN: &str = "/proc/self/exe";
 const FDS: &str = "/proc/self/fd/";
@@ -48,9 +48,23 @@ const PASSING: &[u8] = b"preserve-fds";
 #[derive(Debug, Default)]
 pub struct Sealed(#[expect(dead_code, reason = "held until it is dropped")] Option<OwnedFd>);
 
+/// Goes on with `then` where this process's binary is out of the container's reach, which may be in a new execution: so
+/// this comes first of all. How many descriptors the container gets is told.
+///
+/// `then` is no part of this, because the first execution would touch four pages of stack for it, which are the
+/// second's to use.
+pub fn protected(
+    arguments: &Arguments,
+    then: impl FnOnce(u32, Sealed) -> Result<u8, Error>,
+) -> Result<u8, Error> {
+    let preserved = preserved_fds(arguments)?;
+    let sealed = ensure(preserved)?;
+    then(preserved, sealed)
+}
+
 /// Returns once this process runs from a binary that nobody can write to; that may be in a new execution of it.
 /// The first `preserved` descriptors from 3 on are not touched.
-pub fn ensure(preserved: u32) -> Result<Sealed, Error> {
+fn ensure(preserved: u32) -> Result<Sealed, Error> {
     seal(preserved).map_err(Error::io("protect the runtime's own binary", OWN))
 }
 

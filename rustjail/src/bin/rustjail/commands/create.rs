@@ -6,6 +6,7 @@ use crate::{
     context::Context,
     create::{self, Starter},
     error::Error,
+    seal,
 };
 
 pub const COMMAND: Command = Command {
@@ -20,7 +21,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    create::protected(arguments, |preserved, _sealed| {
+    seal::protected(arguments, |preserved, _sealed| {
         create::create(context, arguments, Starter::Later, preserved).map(|_created| 0)
     })
 }

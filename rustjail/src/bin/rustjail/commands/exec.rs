@@ -20,7 +20,7 @@ use crate::{
     foreground,
     launch::{self, Made, Prepared, Wants},
     listener, process, rdt, rootless,
-    seal::Sealed,
+    seal::{self, Sealed},
     signals::Signals,
     status::Status,
     store::{Container, Record},
@@ -60,7 +60,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    create::protected(arguments, |preserved, sealed| run_protected(context, arguments, preserved, sealed))
+    seal::protected(arguments, |preserved, sealed| run_protected(context, arguments, preserved, sealed))
 }
 
 #[inline(never)]

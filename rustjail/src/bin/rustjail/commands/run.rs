@@ -10,7 +10,7 @@ use crate::{
     create::{self, Created, Starter},
     error::Error,
     foreground, launch,
-    seal::Sealed,
+    seal::{self, Sealed},
     signals::Signals,
 };
 
@@ -32,7 +32,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    create::protected(arguments, |preserved, sealed| run_protected(context, arguments, preserved, sealed))
+    seal::protected(arguments, |preserved, sealed| run_protected(context, arguments, preserved, sealed))
 }
 
 #[inline(never)]

@@ -3,8 +3,8 @@
 use std::{
     fs,
     os::{fd::AsRawFd, unix::net::UnixStream},
-    path::Path,
-    process::Stdio,
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
 };
 
 use nix::{
@@ -105,28 +105,70 @@ fn a_creation_that_died_while_it_wrote_is_a_stopped_container() {
     jail.ok(&["create", "c"]);
 }
 
-/// Born into a group that is frozen, the process gets nowhere.
+/// A `run` whose process, born into a group that is frozen, gets nowhere.
+struct Stuck {
+    command: Child,
+    jail: Jail,
+    group: Frozen,
+}
+
+/// The group, removed once nothing of the jail is left in it.
+struct Frozen(PathBuf);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+impl Stuck {
+    fn new() -> Self {
+        let mut jail = Jail::sleeping();
+        let tops = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+        let top =
+            tops.into_iter().find(|top| top.join("cgroup.controllers").exists()).expect("a cgroup2 tree");
+        let name = jail.name("rustjail-test-frozen");
+        let group = top.join(&name);
+        fs::create_dir(&group).unwrap();
+        fs::write(group.join("cgroup.freeze"), "1").unwrap();
+        jail.bundle.set("/linux/cgroupsPath", format!("/{name}/c").into());
+        let mut command = jail.command(&["run", "c"]);
+        let errors = fs::File::create(jail.path("errors")).unwrap();
+        let command = command.stdout(Stdio::null()).stderr(errors).spawn().unwrap();
+        let draft = jail.root.join("c/state.new");
+        assert!(eventually(|| draft.exists()));
+        Self { command, jail, group: Frozen(group) }
+    }
+
+    fn signal(&mut self, signal: Signal) -> i32 {
+        kill(Pid::from_raw(self.command.id() as i32), signal).unwrap();
+        wait(&mut self.command)
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        let _ = fs::write(self.group.0.join("cgroup.kill"), "1");
+    }
+}
+
 #[test]
 fn a_run_whose_process_gets_stuck_is_ended_by_a_signal() {
-    let mut jail = Jail::sleeping();
-    let tops = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
-    let top = tops.into_iter().find(|top| top.join("cgroup.controllers").exists()).expect("a cgroup2 tree");
-    let name = jail.name("rustjail-test-frozen");
-    let group = top.join(&name);
-    fs::create_dir(&group).unwrap();
-    fs::write(group.join("cgroup.freeze"), "1").unwrap();
-    jail.bundle.set("/linux/cgroupsPath", format!("/{name}/c").into());
-    let errors = jail.path("errors");
-    let mut command = jail.command(&["run", "c"]);
-    command.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
-    let mut running = command.spawn().unwrap();
-    let draft = jail.root.join("c/state.new");
-    assert!(eventually(|| draft.exists()));
-    kill(Pid::from_raw(running.id() as i32), Signal::SIGINT).unwrap();
-    assert_eq!(wait(&mut running), 1);
-    assert!(fs::read_to_string(&errors).unwrap().contains("a signal ended its creation"));
-    assert_eq!(jail.ok(&["list", "-q"]), "");
-    fs::remove_dir(&group).unwrap();
+    let mut stuck = Stuck::new();
+    assert_eq!(stuck.signal(Signal::SIGINT), 1);
+    let errors = fs::read_to_string(stuck.jail.path("errors")).unwrap();
+    assert!(errors.contains("a signal ended its creation"), "{errors}");
+    assert_eq!(stuck.jail.ok(&["list", "-q"]), "");
+}
+
+/// The process keeps the descriptor by which its maker had locked the container.
+#[test]
+fn what_a_killed_run_left_stuck_is_removed_by_force() {
+    let mut stuck = Stuck::new();
+    assert_eq!(stuck.signal(Signal::SIGKILL), 128 + Signal::SIGKILL as i32);
+    let mut delete = stuck.jail.command(&["delete", "--force", "c"]).spawn().unwrap();
+    assert_eq!(wait(&mut delete), 0);
+    assert_eq!(stuck.jail.ok(&["list", "-q"]), "");
 }
 
 /// As when the command is killed between letting the program run and telling that it does.

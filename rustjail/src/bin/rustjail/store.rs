@@ -184,8 +184,8 @@ impl Container {
         self.lock = None;
     }
 
-    /// Whether another command is changing it.
-    fn is_being_changed(&self) -> bool {
+    /// Whether another command is changing it, or a process that one has left is stuck in its creation.
+    pub fn is_being_changed(&self) -> bool {
         let Ok(dir) = File::open(&self.path) else { return false };
         matches!(Flock::lock(dir, FlockArg::LockSharedNonblock), Err((_, Errno::EAGAIN)))
     }

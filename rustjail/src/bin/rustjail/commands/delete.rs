@@ -1,5 +1,9 @@
 //! `delete`: removes what a container that has ended left; with `--force`, ends it before.
 
+use std::os::fd::AsFd;
+
+use rustjail::sys::pidfd;
+
 use super::Command;
 use crate::{
     arguments::{Arguments, Flag, switch},
@@ -7,6 +11,7 @@ use crate::{
     context::Context,
     create::destroy,
     error::Error,
+    init::Init,
     status::Status,
     store::Container,
 };
@@ -26,6 +31,9 @@ pub const COMMAND: Command = Command {
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     let force = arguments.has("force");
+    if force {
+        end_creation(context, arguments.id())?;
+    }
     let container = match Container::open_locked(&context.root, arguments.id()) {
         Err(Error::NotFound { .. }) if force => return Ok(0),
         result => result?,
@@ -42,4 +50,22 @@ fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
     }
     let group = cgroups::open(&record)?;
     destroy(context, container, &record, group).map(|()| 0)
+}
+
+/// A process that got stuck before its program keeps its container locked, by the descriptor it has from a maker that may
+/// be gone. By its end either lets go of it.
+fn end_creation(context: &Context, id: &str) -> Result<(), Error> {
+    let container = match Container::open(&context.root, id) {
+        Err(Error::NotFound { .. }) => return Ok(()),
+        result => result?,
+    };
+    if let Some(record) = container.record()?
+        && !record.complete
+        && container.is_being_changed()
+        && let Some(init) = record.init.as_ref().and_then(Init::pidfd)
+    {
+        // One that is gone meanwhile needs none.
+        let _ = pidfd::signal(init.as_fd(), libc::SIGKILL);
+    }
+    Ok(())
 }

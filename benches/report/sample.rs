@@ -28,19 +28,32 @@ impl Samples {
     }
 }
 
-/// Measures several things in turn, `rounds` times each, `gap` apart, so that all see the same machine.
+/// Measures several things in turn, `rounds` times each, `gap` apart, so that all see the same machine. The order is
+/// another in each round, the same in each run of the bench: what one leaves in caches and in the kernel, the next has the
+/// good or the harm of, and none is to have always that of the same.
 pub fn interleave(rounds: usize, gap: Duration, works: &mut [&mut dyn FnMut()]) -> Vec<Samples> {
     let mut all = vec![Samples::default(); works.len()];
+    let mut order: Vec<usize> = (0..works.len()).collect();
+    let mut state = 1;
     for round in 0..=rounds {
-        for (work, samples) in works.iter_mut().zip(&mut all) {
+        shuffle(&mut order, &mut state);
+        for &at in &order {
             std::thread::sleep(gap);
             let start = Instant::now();
-            work();
+            works[at]();
             // The first round warms caches and is not counted.
             if round > 0 {
-                samples.push(start.elapsed());
+                all[at].push(start.elapsed());
             }
         }
     }
     all
+}
+
+/// By Fisher and Yates, with the numbers of a linear congruential generator (Knuth's MMIX).
+fn shuffle(order: &mut [usize], state: &mut u64) {
+    for last in (1..order.len()).rev() {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(last, (*state >> 33) as usize % (last + 1));
+    }
 }

@@ -30,18 +30,20 @@ impl Samples {
 
 /// Measures several things in turn, `rounds` times each, `gap` apart, so that all see the same machine. The order is
 /// another in each round, the same in each run of the bench: what one leaves in caches and in the kernel, the next has the
-/// good or the harm of, and none is to have always that of the same.
+/// good or the harm of, and none is to have always that of the same. A first round, which warms caches and makes what
+/// the others find there, is not counted and in the order that is given.
 pub fn interleave(rounds: usize, gap: Duration, works: &mut [&mut dyn FnMut()]) -> Vec<Samples> {
     let mut all = vec![Samples::default(); works.len()];
     let mut order: Vec<usize> = (0..works.len()).collect();
     let mut state = 1;
     for round in 0..=rounds {
-        shuffle(&mut order, &mut state);
+        if round > 0 {
+            shuffle(&mut order, &mut state);
+        }
         for &at in &order {
             std::thread::sleep(gap);
             let start = Instant::now();
             works[at]();
-            // The first round warms caches and is not counted.
             if round > 0 {
                 all[at].push(start.elapsed());
             }

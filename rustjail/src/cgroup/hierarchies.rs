@@ -69,8 +69,9 @@ impl Hierarchies {
     }
 
     /// Those of a machine with cgroup2 at /sys/fs/cgroup, or with a directory for each tree there, named by its
-    /// controllers. `None` as soon as anything is not so. Having the kernel write down all mounts takes several times
-    /// as long, and a command does it for each container.
+    /// controllers. `None` as soon as anything is not so, or the tree is not there without which a container would be
+    /// given every device. Having the kernel write down all mounts takes several times as long, and a command does it for
+    /// each container.
     fn conventional() -> Option<Self> {
         let top = Dir::open(Path::new(CONVENTION)).ok()?;
         let mut found = Self::default();
@@ -80,6 +81,7 @@ impl Hierarchies {
                 for name in top.subgroups().ok()? {
                     found.add(top.child(&name).ok()?, name.to_str()?)?;
                 }
+                found.v1.iter().find(|tree| tree.controllers.iter().any(|name| name == "devices"))?;
             }
             _ => return None,
         }

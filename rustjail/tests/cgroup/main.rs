@@ -442,6 +442,17 @@ fn device_rules_by_a_program() {
 }
 
 #[test]
+fn device_rules_where_trees_are_mounted_elsewhere() {
+    let all =
+        "mount --rbind /sys/fs/cgroup /mnt; umount -R /sys/fs/cgroup; mount -t tmpfs none /sys/fs/cgroup";
+    in_view(all, "view_device_rules");
+    if has_v1("devices") {
+        let one = "mount --bind /sys/fs/cgroup/devices /mnt; umount /sys/fs/cgroup/devices";
+        in_view(one, "view_device_rules");
+    }
+}
+
+#[test]
 #[ignore = "run in a view by other tests"]
 fn view_device_rules() {
     device_rules();

@@ -2,9 +2,10 @@
 //!
 //! Engines give nearly every container the same profile, and understanding and compiling its hundreds of names is
 //! what takes most of the time that a command spends outside the kernel. An entry is named by a hash, but serves only a
-//! profile that is the same to the byte, and the compiler that made it: so whoever writes profiles cannot
-//! pass one off as another, and a sum over both tells one that a failing disk has changed. Whatever goes wrong here costs time and nothing else. A profile whose calls an agent
-//! decides is not kept, because more of it is asked for than the filter.
+//! profile that is the same to the byte, and the compiler that made it: so whoever writes profiles cannot pass one off as
+//! another, and a sum over both tells one that a failing disk has changed. Nor are entries taken, or left, where somebody
+//! else could have put them: a `--root` may be in a directory that all can write to. Whatever goes wrong here costs time
+//! and nothing else. A profile whose calls an agent decides is not kept, because more of it is asked for than the filter.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -12,10 +13,11 @@ use std::{
     hash::Hasher,
     io::{self, Write},
     ops::Range,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
+use nix::unistd::geteuid;
 use oci_spec::runtime::Spec;
 use rustjail::seccomp::{self, Filter};
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -63,7 +65,8 @@ pub fn keep(root: &Path, text: &[u8], filter: &Filter) {
 }
 
 fn find(root: &Path, profile: &[u8]) -> Option<Filter> {
-    let entry = fs::read(path(root, profile)).ok()?;
+    let dir = own(root.join(DIR)).ok()?;
+    let entry = fs::read(path(&dir, profile)).ok()?;
     let (sum, rest) = entry.strip_prefix(&HEADER)?.split_first_chunk()?;
     let compiled = rest.strip_prefix(profile)?;
     if u64::from_ne_bytes(*sum) != hash(rest) {
@@ -72,8 +75,15 @@ fn find(root: &Path, profile: &[u8]) -> Option<Filter> {
     postcard::from_bytes(compiled).ok()
 }
 
-fn path(root: &Path, profile: &[u8]) -> PathBuf {
-    root.join(DIR).join(format!("{:016x}", hash(profile)))
+/// The directory, if it is one that nobody but us can write to.
+fn own(dir: PathBuf) -> io::Result<PathBuf> {
+    let found = fs::symlink_metadata(&dir)?;
+    let ours = found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0;
+    if ours { Ok(dir) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+fn path(dir: &Path, profile: &[u8]) -> PathBuf {
+    dir.join(format!("{:016x}", hash(profile)))
 }
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -88,6 +98,7 @@ fn write(root: &Path, profile: &[u8], filter: &Filter) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
+    let dir = own(dir)?;
     make_room(&dir)?;
     let compiled = postcard::to_stdvec(filter).map_err(io::Error::other)?;
     let rest = [profile, &compiled].concat();
@@ -95,7 +106,7 @@ fn write(root: &Path, profile: &[u8], filter: &Filter) -> io::Result<()> {
     let draft = dir.join(format!("{}.new", std::process::id()));
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&draft);
     file.and_then(|mut file| file.write_all(&entry))
-        .and_then(|()| fs::rename(&draft, path(root, profile)))
+        .and_then(|()| fs::rename(&draft, path(&dir, profile)))
         .inspect_err(|_| {
             // On a full disk what was written of it is all that can be given back.
             let _ = fs::remove_file(&draft);
@@ -158,6 +169,11 @@ fn without(text: &[u8], profile: Range<usize>) -> serde_json::Result<Spec> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        fs::Permissions,
+        os::unix::fs::{PermissionsExt, chown, symlink},
+    };
+
     use super::*;
 
     fn config(profile: &str) -> String {
@@ -198,7 +214,7 @@ mod tests {
     fn another_profile_or_another_compiler_is_not_served() {
         let (root, text) = (root("other"), config(DENY));
         keep(&root, text.as_bytes(), &compiled(&text));
-        let at = path(&root, DENY.as_bytes());
+        let at = path(&root.join(DIR), DENY.as_bytes());
         let entry = fs::read(&at).unwrap();
         for spoil in 0..entry.len() {
             let mut spoilt = entry.clone();
@@ -208,6 +224,31 @@ mod tests {
         }
         fs::write(&at, &entry[..entry.len() - 1]).unwrap();
         assert!(understand(&root, text.as_bytes()).unwrap().filter.is_none(), "cut short");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_others_could_have_put_there_is_not_served() {
+        let (root, text) = (root("foreign"), config(DENY));
+        let served = || understand(&root, text.as_bytes()).unwrap().filter.is_some();
+        keep(&root, text.as_bytes(), &compiled(&text));
+        assert!(served());
+        let dir = root.join(DIR);
+        for (owner, mode) in [(1, 0o700), (0, 0o720), (0, 0o702)] {
+            chown(&dir, Some(owner), None).unwrap();
+            fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
+            assert!(!served(), "{owner} {mode:o}");
+        }
+        fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+        assert!(served());
+        let elsewhere = root.join("elsewhere");
+        fs::rename(&dir, &elsewhere).unwrap();
+        symlink(&elsewhere, &dir).unwrap();
+        assert!(!served());
+        let entries = || fs::read_dir(&elsewhere).unwrap().count();
+        let other = config(r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": []}"#);
+        keep(&root, other.as_bytes(), &compiled(&other));
+        assert_eq!(entries(), 1, "nothing is written there either");
         fs::remove_dir_all(root).unwrap();
     }
 

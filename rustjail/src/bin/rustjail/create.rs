@@ -271,12 +271,7 @@ pub fn destroy(
     cgroup: Option<Cgroup>,
 ) -> Result<(), Error> {
     let what = format!("container {:?}", container.id);
-    if let Some(pidfd) = record.init.as_ref().and_then(Init::pidfd) {
-        let _ = pidfd::signal(pidfd.as_fd(), libc::SIGKILL);
-        if !cgroups::wait(pidfd.as_fd(), PollFlags::POLLIN, Instant::now() + cgroups::KILL_WAIT)? {
-            return Err(Error::Unkillable { what, seconds: cgroups::KILL_WAIT.as_secs() });
-        }
-    }
+    end_init(record, &what)?;
     match (&record.unit, &cgroup) {
         (Some(unit), group) => {
             if let Some(group) = group {
@@ -297,6 +292,17 @@ pub fn destroy(
         hooks::poststop(&context.log, &container, &spec, record);
     }
     container.remove()
+}
+
+/// Kills a container's init, and waits until it has ended.
+pub fn end_init(record: &Record, what: &str) -> Result<(), Error> {
+    let Some(pidfd) = record.init.as_ref().and_then(Init::pidfd) else { return Ok(()) };
+    // One that is gone meanwhile needs none.
+    let _ = pidfd::signal(pidfd.as_fd(), libc::SIGKILL);
+    if cgroups::wait(pidfd.as_fd(), PollFlags::POLLIN, Instant::now() + cgroups::KILL_WAIT)? {
+        return Ok(());
+    }
+    Err(Error::Unkillable { what: what.to_owned(), seconds: cgroups::KILL_WAIT.as_secs() })
 }
 
 /// Nearly always nothing is left in it, and the kernel knows that best.

@@ -37,7 +37,7 @@ use rustjail::sys::{
     process::execute_again,
 };
 
-use crate::{arguments::Arguments, error::Error, inherited::preserved_fds};
+use crate::{arguments::Arguments, context::Context, error::Error, inherited::preserved_fds};
 
 const OWN: &str = "/proc/self/exe";
 const FDS: &str = "/proc/self/fd/";
@@ -48,18 +48,18 @@ const PASSING: &[u8] = b"preserve-fds";
 #[derive(Debug, Default)]
 pub struct Sealed(#[expect(dead_code, reason = "held until it is dropped")] Option<OwnedFd>);
 
+/// What a command does once it is protected: how many descriptors the container gets is told.
+pub type Then = fn(&Context, &Arguments, u32, Sealed) -> Result<u8, Error>;
+
 /// Goes on with `then` where this process's binary is out of the container's reach, which may be in a new execution: so
-/// this comes first of all. How many descriptors the container gets is told.
+/// this comes first of all.
 ///
-/// `then` is no part of this, because the first execution would touch four pages of stack for it, which are the
-/// second's to use.
-pub fn protected(
-    arguments: &Arguments,
-    then: impl FnOnce(u32, Sealed) -> Result<u8, Error>,
-) -> Result<u8, Error> {
+/// `then` is called by its address and is no part of this, because the first execution would touch four pages of stack
+/// for it, which are the second's to use.
+pub fn protected(context: &Context, arguments: &Arguments, then: Then) -> Result<u8, Error> {
     let preserved = preserved_fds(arguments)?;
     let sealed = ensure(preserved)?;
-    then(preserved, sealed)
+    then(context, arguments, preserved, sealed)
 }
 
 /// Returns once this process runs from a binary that nobody can write to; that may be in a new execution of it.

@@ -21,7 +21,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    seal::protected(arguments, |preserved, _sealed| {
+    seal::protected(context, arguments, |context, arguments, preserved, _sealed| {
         create::create(context, arguments, Starter::Later, preserved).map(|_created| 0)
     })
 }

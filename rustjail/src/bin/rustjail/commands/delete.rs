@@ -1,17 +1,12 @@
 //! `delete`: removes what a container that has ended left; with `--force`, ends it before.
 
-use std::os::fd::AsFd;
-
-use rustjail::sys::pidfd;
-
 use super::Command;
 use crate::{
     arguments::{Arguments, Flag, switch},
     cgroups,
     context::Context,
-    create::destroy,
+    create::{destroy, end_init},
     error::Error,
-    init::Init,
     status::Status,
     store::Container,
 };
@@ -62,10 +57,8 @@ fn end_creation(context: &Context, id: &str) -> Result<(), Error> {
     if let Some(record) = container.record()?
         && !record.complete
         && container.is_being_changed()
-        && let Some(init) = record.init.as_ref().and_then(Init::pidfd)
     {
-        // One that is gone meanwhile needs none.
-        let _ = pidfd::signal(init.as_fd(), libc::SIGKILL);
+        return end_init(&record, &format!("container {id:?}"));
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    seal::protected(arguments, |preserved, sealed| run_protected(context, arguments, preserved, sealed))
+    seal::protected(context, arguments, run_protected)
 }
 
 #[inline(never)]

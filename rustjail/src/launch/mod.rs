@@ -29,8 +29,11 @@ use crate::{
     },
 };
 
+mod elsewhere;
 mod idmapped;
 mod stage;
+
+pub use elsewhere::leave_processor;
 
 /// A compiled plan with the descriptors its slots name.
 #[derive(Debug)]

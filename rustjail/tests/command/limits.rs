@@ -3,12 +3,12 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use serde_json::{Value, json};
 
-use crate::jail::{Jail, wait};
+use crate::jail::{Jail, run, wait};
 
 /// The value of a file of the container's memory or pids group, whichever version has it.
 fn limit(jail: &Jail, controller: &str, v1: &str, v2: &str) -> String {
@@ -33,6 +33,21 @@ fn memory(jail: &Jail) -> String {
 
 fn pids(jail: &Jail) -> String {
     limit(jail, "pids", "pids.max", "pids.max")
+}
+
+#[test]
+fn it_may_run_where_its_maker_may() {
+    let jail = Jail::new("grep Cpus_allowed_list: /proc/self/status");
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    let all = own.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap();
+    assert_eq!(jail.ok(&["run", "c"]), all);
+    let first = all.split([':', '-', ',']).nth(1).unwrap().trim();
+    let direct = jail.command(&["run", "c"]);
+    let mut bound = Command::new("taskset");
+    bound.args(["-c", first]).arg(direct.get_program()).args(direct.get_args());
+    bound.current_dir(&jail.bundle.path);
+    let outcome = run(bound, &jail.bundle.path);
+    assert_eq!(outcome.text(), format!("Cpus_allowed_list:\t{first}"));
 }
 
 #[test]

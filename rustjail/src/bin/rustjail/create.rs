@@ -20,7 +20,7 @@ use rustjail::{
     cgroup::{Cgroup, CgroupError, Placement},
     compile::{self, ContainerRequest},
     hooks::Kind,
-    launch::Spawned,
+    launch::{Spawned, leave_processor},
     plan::{Gate, slot},
     resctrl::Group,
     sync,
@@ -188,6 +188,7 @@ impl Creation {
 
     /// What the process need not find before it is in its groups: it mounts meanwhile.
     fn furnish(&mut self, made: &Made, bundle: &Bundle, new: &mut cgroups::New) -> Result<(), Error> {
+        leave_processor().map_err(Error::io("return to", "the processors of this process"))?;
         self.record.init = Init::new(made.spawned.pid);
         // It names the groups before they are made.
         self.container.write(&self.record, &bundle.text)?;

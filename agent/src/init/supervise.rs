@@ -240,8 +240,10 @@ impl Init {
                 }
                 _ => self.story.problem(&format_args!("cannot keep the worker's descriptor {key:#x}")),
             },
-            ToInit::Forget { key } => {
-                self.store.remove(&key).into_iter().for_each(|fd| self.closer.close(fd));
+            ToInit::Forget { first, which } => {
+                let keys = (0..u32::BITS).filter(|bit| which >> bit & 1 == 1);
+                let keys = keys.map(|bit| first.wrapping_add(bit.into()));
+                keys.filter_map(|key| self.store.remove(&key)).for_each(|fd| self.closer.close(fd));
             }
             ToInit::Expect => self.exits.expect(),
             ToInit::Settle { pid } => {

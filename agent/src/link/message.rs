@@ -40,10 +40,12 @@ pub enum ToInit {
         /// Chosen by the worker.
         key: u64,
     },
-    /// Close the descriptor under `key`.
+    /// Close the descriptors under `first` + N, for each bit N of `which`.
     Forget {
         /// As stored.
-        key: u64,
+        first: u64,
+        /// Not 0.
+        which: u32,
     },
     /// A launch is about to be asked for: keep the exits of processes you do not know.
     Expect,
@@ -113,7 +115,7 @@ impl ToInit {
         (parts.kind, parts.small, parts.large) = match *self {
             Self::Ping => (1, 0, 0),
             Self::Store { key } => (2, 0, key),
-            Self::Forget { key } => (3, 0, key),
+            Self::Forget { first, which } => (3, which, first),
             Self::Expect => (4, 0, 0),
             Self::Settle { pid } => (5, pid.unwrap_or(0).cast_unsigned(), 0),
             Self::Acknowledge { pid } => (6, pid.cast_unsigned(), 0),
@@ -130,7 +132,7 @@ impl ToInit {
         match (kind, small, large) {
             (1, 0, 0) => Some(Self::Ping),
             (2, 0, key) => Some(Self::Store { key }),
-            (3, 0, key) => Some(Self::Forget { key }),
+            (3, 1.., first) => Some(Self::Forget { first, which: small }),
             (4, 0, 0) => Some(Self::Expect),
             (5, 0, 0) => Some(Self::Settle { pid: None }),
             (5, _, 0) => Some(Self::Settle { pid: Some(process(small)?) }),
@@ -212,7 +214,8 @@ mod tests {
         vec![
             ToInit::Ping,
             ToInit::Store { key: u64::MAX },
-            ToInit::Forget { key: 0 },
+            ToInit::Forget { first: 0, which: 1 },
+            ToInit::Forget { first: u64::MAX, which: u32::MAX },
             ToInit::Expect,
             ToInit::Settle { pid: None },
             ToInit::Settle { pid: Some(i32::MAX) },

@@ -132,12 +132,15 @@ impl Core {
             "container" => &container.id, "exec" => &process.exec_id, "process_pid" => pid, "status" => status);
         // Not written down, it stays with init, and the next worker is told again. The pidfd goes after that, because
         // a process without status and without pidfd is one whose end nobody will ever tell.
-        if self.record(&container).is_ok() {
+        let recorded = self.record(&container).is_ok();
+        if recorded {
             self.release(&process, Held::Pidfd);
-            self.acknowledge(pid);
         }
         self.close_spent(&process);
         self.forget_if_spent(&container, &process);
+        if recorded {
+            self.acknowledge(pid);
+        }
     }
 
     fn acknowledge(&self, pid: i32) {

@@ -64,9 +64,14 @@ impl Core {
         Keys(keys)
     }
 
-    /// Has init hold a copy of `fd` for `process`.
+    /// Has init hold a copy of `fd` for `process`. What it gets before it is made need not be there before it either.
     pub(super) fn hold(&self, process: &Process, held: Held, fd: impl AsFd) -> Result<()> {
-        self.supervisor.store(process.keys.of(held), fd.as_fd()).map_err(failed_to(|| {
+        let (key, fd) = (process.keys.of(held), fd.as_fd());
+        let stored = match process.pid.get() {
+            0 => self.supervisor.store_for_launch(key, fd),
+            _ => self.supervisor.store(key, fd),
+        };
+        stored.map_err(failed_to(|| {
             format!("give init the {held:?} descriptor of process {:?} to hold", process.exec_id)
         }))?;
         process.note_held(held, true);

@@ -100,19 +100,30 @@ impl Supervisor {
 
     /// Puts a copy of `fd` into the store.
     pub fn store(&self, key: Key, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.note_stored(key)?;
+        self.shared.tell(ToInit::Store { key: key.0 }, Some(fd.try_clone_to_owned()?))
+    }
+
+    /// Puts a copy of `fd` into the store by the next launch.
+    pub fn store_for_launch(&self, key: Key, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.note_stored(key)?;
+        self.shared.tell_later(ToInit::Store { key: key.0 }, Some(fd.try_clone_to_owned()?))
+    }
+
+    fn note_stored(&self, key: Key) -> io::Result<()> {
         let mut keys = self.shared.keys.borrow_mut();
         if keys.len() >= STORE_CAPACITY && !keys.contains(&key) {
             return Err(io::Error::from_raw_os_error(libc::ENFILE));
         }
-        self.shared.tell(ToInit::Store { key: key.0 }, Some(fd.try_clone_to_owned()?))?;
         keys.insert(key);
         Ok(())
     }
 
-    /// Removes a descriptor from the store; an unknown key is ignored.
+    /// Removes a descriptor from the store, soon; an unknown key is ignored. A worker that dies first leaves one that
+    /// its successor's journal does not name.
     pub fn forget(&self, key: Key) -> io::Result<()> {
         self.shared.keys.borrow_mut().remove(&key);
-        self.shared.tell(ToInit::Forget { key: key.0 }, None)
+        self.shared.tell_later(ToInit::Forget { first: key.0, which: 1 }, None)
     }
 
     /// Has the launcher make a process. Its exit is kept by init from the instant it exists.
@@ -132,9 +143,9 @@ impl Supervisor {
         }
     }
 
-    /// Lets init forget how `pid` ended.
+    /// Lets init forget how `pid` ended, soon: a worker that dies first is told once more.
     pub fn acknowledge(&self, pid: i32) -> io::Result<()> {
-        self.shared.tell(ToInit::Acknowledge { pid }, None)
+        self.shared.tell_later(ToInit::Acknowledge { pid }, None)
     }
 
     /// The launcher's process, and how many were replaced in this process's life.

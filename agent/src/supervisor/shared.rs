@@ -72,6 +72,17 @@ impl Shared {
         }
     }
 
+    /// Sends when all that can be done at once is done, a reply say: each message wakes init, who might take the processor.
+    pub(super) fn tell_later(&self, message: ToInit, fd: Option<OwnedFd>) -> io::Result<()> {
+        self.alive()?;
+        let mut outbox = self.outbox.borrow_mut();
+        if !outbox.back_mut().is_some_and(|(last, _)| join(last, message)) {
+            outbox.push_back((message, fd));
+        }
+        self.outbox_filled.notify_one();
+        Ok(())
+    }
+
     /// Sends until nothing is left, or until init must read first (`WouldBlock`).
     fn send_some(&self) -> io::Result<()> {
         let mut outbox = self.outbox.borrow_mut();
@@ -91,6 +102,7 @@ impl Shared {
     pub(super) async fn write_forever(self: Rc<Self>) {
         while self.alive().is_ok() {
             self.outbox_filled.notified().await;
+            tokio::task::yield_now().await;
             if self.flush().await.is_err() {
                 self.lose();
             }
@@ -165,4 +177,15 @@ impl Shared {
         self.exit_came.notify_one();
         self.launcher.wake();
     }
+}
+
+/// Makes one message of two that have init close descriptors of the same process, if it can.
+fn join(last: &mut ToInit, next: ToInit) -> bool {
+    let (ToInit::Forget { first, which }, ToInit::Forget { first: key, which: 1 }) = (last, next) else {
+        return false;
+    };
+    let bit = key.checked_sub(*first).and_then(|bit| u32::try_from(bit).ok());
+    let bit = bit.and_then(|bit| 1_u32.checked_shl(bit));
+    *which |= bit.unwrap_or_default();
+    bit.is_some()
 }

@@ -79,6 +79,13 @@ impl FakeInit {
     }
 }
 
+/// Lets everything else go on for as long as it can.
+async fn until_idle() {
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+    }
+}
+
 fn with_supervisor<F: Future<Output = ()>>(test: impl FnOnce(FakeInit, Supervisor, Handover) -> F) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, async {
@@ -117,6 +124,7 @@ fn a_launch_is_expected_before_and_settled_after() {
         );
         assert!(failed.unwrap_err().to_string().ends_with("no memory at all"));
         supervisor.acknowledge(77).unwrap();
+        until_idle().await;
         assert_eq!(
             init.heard(),
             [
@@ -190,6 +198,42 @@ fn what_init_does_not_read_at_once_is_sent_in_order_later() {
         }
         let sent: Vec<ToInit> = (0..2_000).map(|key| ToInit::Store { key }).collect();
         assert_eq!(heard, sent);
+    });
+}
+
+#[test]
+fn what_a_process_gets_is_stored_before_it_is_asked_for() {
+    with_supervisor(async |init, supervisor, _| {
+        let launcher = init.new_launcher(1, false);
+        supervisor.store_for_launch(Key(16), init.0.as_fd()).unwrap();
+        supervisor.store_for_launch(Key(17), init.0.as_fd()).unwrap();
+        assert_eq!(init.heard(), []);
+        assert_eq!(supervisor.shared.launch(b"77", &[]).await.unwrap().pid, 77);
+        let stores = [ToInit::Store { key: 16 }, ToInit::Store { key: 17 }];
+        assert_eq!(init.heard(), [&stores[..], &[ToInit::Expect, ToInit::Settle { pid: Some(77) }]].concat());
+        drop(supervisor);
+        until_idle().await;
+        launcher.join().unwrap();
+    });
+}
+
+#[test]
+fn what_is_forgotten_together_is_told_together_and_after_what_is_being_done() {
+    with_supervisor(async |init, supervisor, _| {
+        for key in [16, 18, 47, 48, 19] {
+            supervisor.forget(Key(key)).unwrap();
+        }
+        supervisor.acknowledge(7).unwrap();
+        tokio::task::spawn_local(async {}).await.unwrap();
+        assert_eq!(init.heard(), []);
+        until_idle().await;
+        let sent = [
+            ToInit::Forget { first: 16, which: 1 | 1 << 2 | 1 << 31 },
+            ToInit::Forget { first: 48, which: 1 },
+            ToInit::Forget { first: 19, which: 1 },
+            ToInit::Acknowledge { pid: 7 },
+        ];
+        assert_eq!(init.heard(), sent);
     });
 }
 

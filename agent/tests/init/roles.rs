@@ -166,7 +166,7 @@ impl Worker {
                 std::process::abort()
             }
             "forget" => {
-                self.tell(ToInit::Forget { key: rest.parse().unwrap() }, None);
+                self.tell(ToInit::Forget { first: rest.parse().unwrap(), which: 1 }, None);
                 "forgotten".into()
             }
             "stored" => self.stored.get(&rest.parse().unwrap()).map_or("nothing".into(), |fd| {

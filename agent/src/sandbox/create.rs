@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
+    thread,
 };
 
 use oci_spec::runtime::{ContainerState, Spec};
@@ -253,37 +254,42 @@ struct Furnished {
     oom: Result<Option<OomEvents>>,
 }
 
-/// Everything that may block, in one go: the bundle, the look at the root file system, the cgroup. As soon as the
-/// process can be launched it is, and mounts while the rest of its groups is made.
+/// Everything that may block, in one go: the look at the root file system, the cgroup, the bundle. As soon as the
+/// process can be launched it is, and mounts while the rest is made.
 fn prepare(
     id: &str,
     bundle: &Path,
-    mut spec: Spec,
+    spec: Spec,
     environment: Option<Vec<String>>,
     hierarchies: &Hierarchies,
     path: &CgroupPath,
     Ends { stdio, link, sync, join, confined, compiled }: Ends,
 ) -> Result<Furnished> {
-    super::bundle::write(bundle, &spec)
-        .map_err(failed_to(|| format!("write the bundle {}", bundle.display())))?;
-    if let (Some(process), Some(_)) = (spec.process_mut(), &environment) {
-        process.set_env(environment);
-    }
+    let secret = environment.map(|environment| {
+        let mut secret = spec.clone();
+        if let Some(process) = secret.process_mut() {
+            process.set_env(Some(environment));
+        }
+        secret
+    });
     let group = Cgroup::begin(hierarchies, path)?;
     let placement = Some(Placement { into: group.birthplace()?, tasks: Vec::new() });
     let resctrl = resctrl::create(&spec, id, bundle)?;
-    let resctrl = resctrl.as_ref();
-    let confined = &confined;
+    let (whole, resctrl, confined) = (secret.as_ref().unwrap_or(&spec), resctrl.as_ref(), &confined);
     let request =
-        ContainerRequest { id, spec: &spec, bundle, confined, stdio, join, placement, resctrl, sync };
+        ContainerRequest { id, spec: whole, bundle, confined, stdio, join, placement, resctrl, sync };
     let mut launch = compile::container(request)?;
     launch.plan.placement.more = true;
     // Nobody takes it any more if the container was given up; then the process is not made.
     let _unwanted = compiled.send(launch);
+    // Where the kernel packs virtual processors its taker was just woken on this thread's, though another idles.
+    thread::yield_now();
 
+    let written = super::bundle::write(bundle, &spec)
+        .map_err(failed_to(|| format!("write the bundle {}", bundle.display())));
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     let cgroup = Arc::new(group.finish(resources)?);
-    let placed = cgroup.placement().map_err(Error::from).map(|placement| {
+    let placed = written.and(cgroup.placement().map_err(Error::from)).map(|placement| {
         // A process that is gone says so by its end.
         let _gone = link.map(|link| sync::place(link.as_fd(), &placement.tasks));
     });

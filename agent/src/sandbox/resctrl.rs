@@ -41,7 +41,9 @@ pub(super) fn create(spec: &Spec, id: &str, bundle: &Path) -> Result<Option<Grou
     let group = Group::create(Path::new(ROOT), id, &wanted).map_err(CompileError::from)?;
     let made = Made { id: id.to_owned(), made: group.was_made(), wanted };
     let file = file(bundle);
-    let written = serde_json::to_vec(&made).map_err(io::Error::from).and_then(|text| fs::write(&file, text));
+    let text = serde_json::to_vec(&made).map_err(io::Error::from);
+    // The rest of the bundle is written later.
+    let written = text.and_then(|text| fs::create_dir_all(bundle).and_then(|()| fs::write(&file, text)));
     match written {
         Ok(()) => Ok(Some(group)),
         Err(error) => {

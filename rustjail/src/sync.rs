@@ -3,7 +3,8 @@
 //! ```text
 //!  maker                         child
 //!    |   (clone3)                  |
-//!    |-- PLACE + fds ------------->|   only if the plan says so: the groups it is to enter
+//!    |-- ENTER + fds ------------->|   only if the plan says so: groups it is to enter
+//!    |-- PLACE + fds ------------->|   only if the plan says so: the last of them, which have their limits
 //!    |<------------- CONSOLE + fd -|   only with a terminal: the master of its pty
 //!    |<------------- HOOKS --------|   only with hooks of the maker's: everything is mounted, the root is not changed
 //!    |-- GO ---------------------->|   they have been run
@@ -15,7 +16,8 @@
 //!    |<------------- end of file --|   execve succeeded (the socket is close-on-exec), or the child died
 //! ```
 //!
-//! PLACE may be said at any time, while the child mounts; it goes on to what depends on its groups when it has it.
+//! ENTER and PLACE may be said at any time, while the child mounts. It enters what it is told to, and with PLACE goes
+//! on to what depends on its groups.
 //!
 //! START stays in the socket until the child is about to act on it: one that was killed before, and whose read
 //! the kernel completes all the same, leaves it there, and the maker is told of the unread record.
@@ -43,6 +45,7 @@ use nix::{
 
 use crate::sys::scm;
 
+const ENTER: u8 = b'E';
 const PLACE: u8 = b'P';
 const CONSOLE: u8 = b'C';
 const HOOKS: u8 = b'H';
@@ -147,14 +150,33 @@ pub fn place(maker: BorrowedFd<'_>, tasks: &[OwnedFd]) -> io::Result<()> {
     scm::send(maker, &[PLACE], &tasks).map(drop)
 }
 
-/// The child's side: waits for the `tasks` files. `None` is the end of file: nobody wants it any more.
-pub(crate) fn wait_for_place(child: &File) -> io::Result<Option<Vec<OwnedFd>>> {
+/// Has such a child enter some of its groups, as soon as it is there, but not go on.
+pub fn enter(maker: BorrowedFd<'_>, tasks: &[OwnedFd]) -> io::Result<()> {
+    let tasks: Vec<_> = tasks.iter().map(AsFd::as_fd).collect();
+    scm::send(maker, &[ENTER], &tasks).map(drop)
+}
+
+/// What a child hears of its groups.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// It enters these and waits for more.
+    Some(Vec<OwnedFd>),
+    /// It enters these and goes on.
+    Last(Vec<OwnedFd>),
+}
+
+/// The child's side: waits for `tasks` files. `None` is the end of file: nobody wants it any more.
+pub(crate) fn wait_for_place(child: &File) -> io::Result<Option<Place>> {
     let mut record = [0; 1];
     let received = scm::receive(child.as_fd(), &mut record)?;
     if received.truncated {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
-    Ok((received.length == 1 && record == [PLACE]).then_some(received.fds))
+    Ok(match (received.length, record) {
+        (1, [ENTER]) => Some(Place::Some(received.fds)),
+        (1, [PLACE]) => Some(Place::Last(received.fds)),
+        _ => None,
+    })
 }
 
 /// Lets a created container run its program.

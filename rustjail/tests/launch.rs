@@ -339,7 +339,13 @@ fn a_cgroup_that_comes_later_is_entered() {
     let mut said = [nix::poll::PollFd::new(container.maker.as_fd(), nix::poll::PollFlags::POLLIN)];
     assert_eq!(nix::poll::poll(&mut said, 100_u8).unwrap(), 0);
     assert_eq!(group.processes(), "");
-    sync::place(container.maker.as_fd(), &[group.tasks()]).unwrap();
+    sync::enter(container.maker.as_fd(), &[group.tasks()]).unwrap();
+    // There it waits for the limits, or for more.
+    assert!((0..100).any(|_| {
+        assert_eq!(nix::poll::poll(&mut said, 100_u8).unwrap(), 0);
+        group.processes() == init.pid.to_string()
+    }));
+    sync::place(container.maker.as_fd(), &[]).unwrap();
     container.expect_ready();
     assert_eq!(group.processes(), init.pid.to_string());
     container.start();

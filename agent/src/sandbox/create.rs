@@ -288,10 +288,13 @@ fn prepare(
     let written = super::bundle::write(bundle, &spec)
         .map_err(failed_to(|| format!("write the bundle {}", bundle.display())));
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
-    let cgroup = Arc::new(group.finish(resources)?);
-    let placed = written.and(cgroup.placement().map_err(Error::from)).map(|placement| {
-        // A process that is gone says so by its end.
-        let _gone = link.map(|link| sync::place(link.as_fd(), &placement.tasks));
+    let group = group.fill()?;
+    let tasks = group.tasks()?;
+    // It enters them while their limits are written. One that is gone says so by its end.
+    let _gone = link.as_ref().map(|link| sync::enter(link.as_fd(), &tasks));
+    let cgroup = Arc::new(group.limit(resources)?);
+    let placed = written.map(|()| {
+        let _gone = link.map(|link| sync::place(link.as_fd(), &[]));
     });
     let oom = cgroup.oom_events(0).map_err(Error::from);
     Ok(Furnished { cgroup, placed, oom })

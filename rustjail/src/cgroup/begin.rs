@@ -1,13 +1,15 @@
-//! Making a group in two steps, so that a process can go on while the longer one is taken.
+//! Making a group step by step, so that a process can go on while the longer ones are taken.
 //!
 //! A process is born into the cgroup2 directory, so that one has to be there before it. The v1 directories, the
 //! limits and the device rules have to be there before its program: making them takes as long as mounting what a
-//! container needs, and on cgroup v1 longer. What is begun and not finished is undone.
+//! container needs, and on cgroup v1 longer, where entering them takes as long as writing limits. What is begun and
+//! not finished is undone.
 //!
 //! ```text
 //!  begin --> birthplace: clone3 ... the process mounts
-//!    |                          finish --> placement: sync::place ... the process enters, and goes on
-//!    +-- dropped, or finish fails: the process is killed, the directories are removed
+//!    |         fill --> tasks: sync::enter ... the process enters, and waits
+//!    |          |          limit ............. sync::place, it goes on
+//!    +----------+-- dropped, or a step fails: the process is killed, the directories are removed
 //! ```
 
 use std::{mem, os::fd::OwnedFd, sync::Arc, time::Duration};
@@ -63,29 +65,31 @@ impl Begun {
         self.group.unified.as_ref().map(|unified| unified.dir().try_clone_fd()).transpose()
     }
 
-    /// Makes the rest, and writes limits and device rules, without `resources` only the default device rules where
-    /// they can be enforced.
+    /// [`Begun::fill`] and [`Filled::limit`] in one.
+    pub fn finish(self, resources: Option<&LinuxResources>) -> Result<Cgroup, CgroupError> {
+        self.fill()?.limit(resources)
+    }
+
+    /// Makes the rest. From here on processes can enter.
     ///
     /// v1 directories that exist already are taken over if they hold no process. When anything fails, what was made
     /// is removed again, and what was born into it is killed.
-    pub fn finish(mut self, resources: Option<&LinuxResources>) -> Result<Cgroup, CgroupError> {
+    pub fn fill(mut self) -> Result<Filled, CgroupError> {
         let path = self.group.path.clone();
         let mut made = Hierarchies::default();
-        match self.fill(&mut made).and_then(|()| limits::create(&self.group, resources)) {
-            Ok(()) => {
-                self.is_made = false;
-                let (v1, unified) = (mem::take(&mut self.group.v1), self.group.unified.take());
-                Ok(Cgroup { path, v1, unified })
-            }
-            Err(error) => {
-                self.group.v1.clear();
-                parents::unmake(&made, &path);
-                Err(error)
-            }
+        if let Err(error) = self.make_rest(&mut made).and_then(|()| limits::admit(&self.group)) {
+            self.group.v1.clear();
+            parents::unmake(&made, &path);
+            return Err(error);
         }
+        if mem::take(&mut self.is_made) {
+            made.v2.clone_from(&self.hierarchies.v2);
+        }
+        let (v1, unified) = (mem::take(&mut self.group.v1), self.group.unified.take());
+        Ok(Filled { group: Cgroup { path, v1, unified }, made })
     }
 
-    fn fill(&mut self, made: &mut Hierarchies) -> Result<(), CgroupError> {
+    fn make_rest(&mut self, made: &mut Hierarchies) -> Result<(), CgroupError> {
         let group = &mut self.group;
         let v1 = &self.hierarchies.v1;
         for hierarchy in v1 {
@@ -109,5 +113,43 @@ impl Drop for Begun {
             // There is an error to report already.
             let _ = self.group.destroy(UNDO);
         }
+    }
+}
+
+/// A group that processes can enter, without its limits: no program may run in it yet.
+#[derive(Debug)]
+pub struct Filled {
+    group: Cgroup,
+    /// Where its directory did not exist before, and is nobody else's.
+    made: Hierarchies,
+}
+
+impl Filled {
+    /// The files by which a process enters what was not there when it was born.
+    pub fn tasks(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        self.group.tasks()
+    }
+
+    /// Writes limits and device rules, without `resources` only the default device rules where they can be enforced.
+    ///
+    /// When anything fails, what is in the directories that were made is killed, and they are removed.
+    pub fn limit(mut self, resources: Option<&LinuxResources>) -> Result<Cgroup, CgroupError> {
+        limits::create(&self.group, resources)?;
+        self.made = Hierarchies::default();
+        let (v1, unified) = (mem::take(&mut self.group.v1), self.group.unified.take());
+        Ok(Cgroup { path: self.group.path.clone(), v1, unified })
+    }
+}
+
+impl Drop for Filled {
+    fn drop(&mut self) {
+        let made = mem::take(&mut self.made);
+        if made.is_empty() {
+            return;
+        }
+        self.group.v1.retain(|member| made.v1.iter().any(|tree| Arc::ptr_eq(tree, &member.hierarchy)));
+        self.group.unified.take_if(|_| made.v2.is_none());
+        // There is an error to report already.
+        let _ = self.group.destroy(UNDO);
     }
 }

@@ -52,7 +52,7 @@ use nix::{
 use oci_spec::runtime::LinuxResources;
 
 pub use self::{
-    begin::Begun,
+    begin::{Begun, Filled},
     error::CgroupError,
     hierarchies::Hierarchies,
     oom::OomEvents,
@@ -134,6 +134,7 @@ impl Cgroup {
             parents::make(&hierarchy.root, path.as_path())?;
         }
         let group = Self::open(hierarchies, path)?;
+        limits::admit(&group)?;
         limits::create(&group, resources)?;
         Ok(group)
     }

@@ -28,12 +28,12 @@ impl Cgroup {
             Some(unified) => Some(inhabitable(unified.dir())?),
             None => None,
         };
-        let tasks = self
-            .v1
-            .iter()
-            .map(|member| member.dir.open_file("tasks", OFlag::O_WRONLY))
-            .collect::<Result<_, _>>()?;
-        Ok(Placement { into, tasks })
+        Ok(Placement { into, tasks: self.tasks()? })
+    }
+
+    /// The files by which a process enters the v1 directories.
+    pub(super) fn tasks(&self) -> Result<Vec<OwnedFd>, CgroupError> {
+        self.v1.iter().map(|member| member.dir.open_file("tasks", OFlag::O_WRONLY)).collect()
     }
 }
 

@@ -12,7 +12,7 @@ use nix::{sched::CloneFlags, unistd};
 use super::step::At;
 use crate::{
     plan::Plan,
-    sync::{self, StepError},
+    sync::{self, Place, StepError},
     sys::process as sys_process,
 };
 
@@ -35,10 +35,13 @@ impl Groups {
     /// Waits for those that the maker makes and enters them, once.
     pub(super) fn enter_all(&mut self, sync: &File) -> Result<(), StepError> {
         if std::mem::take(&mut self.more) {
-            match sync::wait_for_place(sync).at(ENTER, "")? {
-                Some(tasks) => tasks.into_iter().try_for_each(enter)?,
-                // The maker could not make them, and knows that.
-                None => sys_process::exit_now(super::FAILED),
+            loop {
+                match sync::wait_for_place(sync).at(ENTER, "")? {
+                    Some(Place::Some(tasks)) => tasks.into_iter().try_for_each(enter)?,
+                    Some(Place::Last(tasks)) => break tasks.into_iter().try_for_each(enter)?,
+                    // The maker could not make them, and knows that.
+                    None => sys_process::exit_now(super::FAILED),
+                }
             }
         }
         if std::mem::take(&mut self.namespace) {

@@ -68,9 +68,33 @@ fn nothing_is_left_of_one_step() {
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9));
 }
 
+fn nothing_is_left_without_limits() {
+    let hierarchies = Hierarchies::detect().unwrap();
+    let path = unique();
+    let filled = Cgroup::begin(&hierarchies, &path).unwrap().fill().unwrap();
+    let mut entered = inhabit(&directories(&path));
+    let impossible = serde_json::from_str(r#"{"unified": {"no.such_file": "1"}}"#).unwrap();
+    filled.limit(Some(&impossible)).unwrap_err();
+    assert_eq!(directories(&path), Vec::<PathBuf>::new());
+    let ended = entered.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9));
+}
+
+fn what_was_there_before_stays() {
+    let hierarchies = Hierarchies::detect().unwrap();
+    let path = unique();
+    let before = Cgroup::create(&hierarchies, &path, None).unwrap();
+    let there = directories(&path);
+    drop(Cgroup::begin(&hierarchies, &path).unwrap().fill().unwrap());
+    assert_eq!(directories(&path), there);
+    before.delete().unwrap();
+}
+
 fn both() {
     two_steps();
     nothing_is_left_of_one_step();
+    nothing_is_left_without_limits();
+    what_was_there_before_stays();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use nix::{
 };
 use oci_spec::runtime::{LinuxResources, Spec};
 use rustjail::{
-    cgroup::{Begun, Cgroup, CgroupError, CgroupPath, Hierarchies, Placement, systemd::Unit},
+    cgroup::{Begun, Cgroup, CgroupError, CgroupPath, Filled, Hierarchies, Placement, systemd::Unit},
     sys::pidfd,
 };
 
@@ -44,6 +44,7 @@ enum Group {
     #[default]
     Absent,
     Begun(Begun),
+    Filled(Filled),
     Whole(Cgroup),
 }
 
@@ -55,22 +56,33 @@ impl New {
     /// The directory that the process is born into, and the files by which it enters what is there already.
     pub fn placement(&self) -> Result<Option<Placement>, Error> {
         match &self.group {
-            Group::Absent => Ok(None),
+            Group::Absent | Group::Filled(_) => Ok(None),
             Group::Begun(group) => Ok(Some(Placement { into: group.birthplace()?, tasks: Vec::new() })),
             Group::Whole(group) => Ok(Some(group.placement()?)),
         }
     }
 
-    /// Makes the rest; answers the group, and the files by which the process enters that rest.
-    pub fn finish(&mut self, spec: &Spec) -> Result<(Option<Cgroup>, Vec<OwnedFd>), Error> {
-        match std::mem::take(&mut self.group) {
-            Group::Absent => Ok((None, Vec::new())),
-            Group::Whole(group) => Ok((Some(group), Vec::new())),
+    /// Makes the rest; answers the files by which the process enters it.
+    pub fn fill(&mut self) -> Result<Vec<OwnedFd>, Error> {
+        let (group, tasks) = match std::mem::take(&mut self.group) {
             Group::Begun(group) => {
-                let group = group.finish(resources(spec))?;
-                let tasks = group.placement()?.tasks;
-                Ok((Some(group), tasks))
+                let group = group.fill()?;
+                let tasks = group.tasks()?;
+                (Group::Filled(group), tasks)
             }
+            group => (group, Vec::new()),
+        };
+        self.group = group;
+        Ok(tasks)
+    }
+
+    /// Writes its limits; answers the group, which is whole then.
+    pub fn limit(&mut self, spec: &Spec) -> Result<Option<Cgroup>, Error> {
+        match std::mem::take(&mut self.group) {
+            Group::Absent => Ok(None),
+            Group::Whole(group) => Ok(Some(group)),
+            Group::Begun(group) => Ok(Some(group.finish(resources(spec))?)),
+            Group::Filled(group) => Ok(Some(group.limit(resources(spec))?)),
         }
     }
 }

@@ -8,8 +8,8 @@
 //! turn of the two that is saved is time on a machine with few processors.
 //!
 //! ```text
-//!   prepare --clone3--> furnish: record, groups --PLACE--> follow --READY--> complete
-//!                  |    process: mounts ...................... enters them, goes on
+//!   prepare --clone3--> furnish: record, groups --ENTER--> limits --PLACE--> follow --READY--> complete
+//!                  |    process: mounts .................. enters them ..... goes on
 //! ```
 
 use std::{io, os::fd::AsFd, time::Instant};
@@ -137,6 +137,16 @@ pub fn create(
     }
 }
 
+/// A process that has failed by now says so itself.
+fn said(sent: io::Result<()>) -> Result<(), Error> {
+    match sent {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::io("go on with", "the container's process")(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn new_record(bundle: &Bundle) -> Record {
     Record {
         oci_version: bundle.spec.version().clone(),
@@ -192,15 +202,10 @@ impl Creation {
         self.record.init = Init::new(made.spawned.pid);
         // It names the groups before they are made.
         self.container.write(&self.record, &bundle.text)?;
-        let (group, tasks) = new.finish(&bundle.spec)?;
-        self.cgroup = group;
-        match sync::place(made.link.as_fd(), &tasks) {
-            // One that has failed by now says so itself.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Error::io("go on with", "the container's process")(error))
-            }
-            _ => Ok(()),
-        }
+        // It enters its groups while their limits are written.
+        said(sync::enter(made.link.as_fd(), &new.fill()?))?;
+        self.cgroup = new.limit(&bundle.spec)?;
+        said(sync::place(made.link.as_fd(), &[]))
     }
 
     fn serve(&self, spec: &Spec, process: &Spawned, wants: Wants) -> Result<(), Error> {

@@ -22,12 +22,16 @@ use oci_spec::runtime::LinuxResources;
 pub(super) use self::{cpu::shares_to_weight, enable::enable_controllers};
 use super::{Cgroup, CgroupError, Controller, devices, dir::Dir};
 
+/// Has a new group take processes: a v1 cpuset starts without CPUs, and then it takes none.
+pub(super) fn admit(group: &Cgroup) -> Result<(), CgroupError> {
+    match group.find("cpuset") {
+        Some(Controller::V1(dir)) => cpuset::inherit(dir, group.path().components().count()),
+        _ => Ok(()),
+    }
+}
+
 /// Writes the limits of a new group, and the device rules it is born with.
 pub(super) fn create(group: &Cgroup, resources: Option<&LinuxResources>) -> Result<(), CgroupError> {
-    // A v1 cpuset starts without CPUs, and then takes no process.
-    if let Some(Controller::V1(dir)) = group.find("cpuset") {
-        cpuset::inherit(dir, group.path().components().count())?;
-    }
     match resources.and_then(|resources| resources.devices().as_deref()) {
         Some(rules) => devices::enforce(group, rules)?,
         None => devices::enforce_defaults(group)?,

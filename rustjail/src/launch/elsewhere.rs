@@ -2,7 +2,7 @@
 //!
 //! A child that is placed later mounts while its maker makes the groups, so the two want a processor each. A kernel that
 //! packs virtual processors starts a new process on its maker's though others idle, where it waits until the maker
-//! sleeps; one after the other they take a sixth longer (docs/performance.md). So the maker goes elsewhere as soon as there is a
+//! sleeps; one after the other they take a tenth longer (docs/performance.md). So the maker goes elsewhere as soon as there is a
 //! child. It is the maker and not the child who goes, because what sched_setaffinity(2) sets is kept: it would bound
 //! what a cpuset, or a processor that is plugged in, can later add to a container.
 

@@ -7,9 +7,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
-use berth::{Agent, Guest, Role, until};
+use berth::{Agent, Guest, Role, deadline, until};
 
 /// Containers that exist at once, as in a busy sandbox.
 const AT_ONCE: usize = 20;
@@ -45,6 +45,19 @@ fn held(agent: &Agent) -> Held {
         // Zombies are among the children of init, and so are orphans.
         tasks: agent.container_pids().len(),
         files: files(&agent.dir().join("state")),
+    }
+}
+
+/// The same in two looks: the last messages between the roles have come by then, which close descriptors.
+async fn settled(agent: &Agent) -> Held {
+    let mut last = held(agent);
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = held(agent);
+        if now == last {
+            return now;
+        }
+        last = now;
     }
 }
 
@@ -100,7 +113,7 @@ async fn everything_is_where_it_began() {
     guest.create_sandbox("soak").await.unwrap();
     // Caches, pools and high-water marks come with the first ones.
     batch(&agent, &guest, 0..2 * AT_ONCE).await;
-    let before = held(&agent);
+    let before = deadline(settled(&agent)).await;
 
     let (count, mut memory) = (containers(), Vec::new());
     for first in (0..count).step_by(AT_ONCE) {

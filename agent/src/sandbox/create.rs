@@ -4,7 +4,7 @@
 //! same teardown that removes a container undoes it.
 
 use std::{
-    io,
+    io::{self, ErrorKind},
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     rc::Rc,
@@ -254,6 +254,14 @@ struct Furnished {
     oom: Result<Option<OomEvents>>,
 }
 
+/// A process that is gone says so by its end.
+fn told(sent: io::Result<()>) -> Result<()> {
+    match sent {
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
+        sent => sent.map_err(failed_to(|| "tell the container's process of its cgroup".to_owned())),
+    }
+}
+
 /// Everything that may block, in one go: the look at the root file system, the cgroup, the bundle. As soon as the
 /// process can be launched it is, and mounts while the rest is made.
 fn prepare(
@@ -290,11 +298,12 @@ fn prepare(
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     let group = group.fill()?;
     let tasks = group.tasks()?;
-    // It enters them while their limits are written. One that is gone says so by its end.
-    let _gone = link.as_ref().map(|link| sync::enter(link.as_fd(), &tasks));
+    // It enters them while their limits are written.
+    let entered = link.as_ref().map_or(Ok(()), |link| sync::enter(link.as_fd(), &tasks));
     let cgroup = Arc::new(group.limit(resources)?);
-    let placed = written.map(|()| {
-        let _gone = link.map(|link| sync::place(link.as_fd(), &[]));
+    // One that could not be told which groups to enter must not go on without them.
+    let placed = written.and_then(|()| {
+        told(entered.and_then(|()| link.map_or(Ok(()), |link| sync::place(link.as_fd(), &[]))))
     });
     let oom = cgroup.oom_events(0).map_err(Error::from);
     Ok(Furnished { cgroup, placed, oom })

@@ -100,23 +100,25 @@ impl Supervisor {
 
     /// Puts a copy of `fd` into the store.
     pub fn store(&self, key: Key, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.note_stored(key)?;
-        self.shared.tell(ToInit::Store { key: key.0 }, Some(fd.try_clone_to_owned()?))
+        let copy = self.copy(key, fd)?;
+        self.shared.tell(ToInit::Store { key: key.0 }, Some(copy))
     }
 
     /// Puts a copy of `fd` into the store by the next launch.
     pub fn store_for_launch(&self, key: Key, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.note_stored(key)?;
-        self.shared.tell_later(ToInit::Store { key: key.0 }, Some(fd.try_clone_to_owned()?))
+        let copy = self.copy(key, fd)?;
+        self.shared.tell_later(ToInit::Store { key: key.0 }, Some(copy))
     }
 
-    fn note_stored(&self, key: Key) -> io::Result<()> {
+    /// A copy of `fd`, for which the store has room from now on.
+    fn copy(&self, key: Key, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let mut keys = self.shared.keys.borrow_mut();
         if keys.len() >= STORE_CAPACITY && !keys.contains(&key) {
             return Err(io::Error::from_raw_os_error(libc::ENFILE));
         }
+        let copy = fd.try_clone_to_owned()?;
         keys.insert(key);
-        Ok(())
+        Ok(copy)
     }
 
     /// Removes a descriptor from the store, soon; an unknown key is ignored. A worker that dies first leaves one that

@@ -22,9 +22,9 @@ use nix::{
 pub fn leave_processor() -> io::Result<()> {
     let this = Pid::from_raw(0);
     // Fails where there are more processors than a set has bits: such a machine is let alone.
-    let Ok(allowed) = sched_getaffinity(this) else { return Ok(()) };
+    let (Ok(allowed), Ok(own)) = (sched_getaffinity(this), sched_getcpu()) else { return Ok(()) };
     let mut others = allowed;
-    others.unset(sched_getcpu()?)?;
+    others.unset(own)?;
     match sched_setaffinity(this, &others) {
         // There is no other, or none that counts.
         Err(_) => Ok(()),

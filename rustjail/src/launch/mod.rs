@@ -33,7 +33,7 @@ mod elsewhere;
 mod idmapped;
 mod stage;
 
-pub use elsewhere::leave_processor;
+pub use elsewhere::leave_processor_to;
 
 /// A compiled plan with the descriptors its slots name.
 #[derive(Debug)]

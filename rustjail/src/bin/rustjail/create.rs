@@ -20,8 +20,9 @@ use rustjail::{
     cgroup::{Cgroup, CgroupError, Placement},
     compile::{self, ContainerRequest},
     hooks::Kind,
-    launch::{Spawned, leave_processor},
+    launch::{Spawned, leave_processor_to},
     plan::{Gate, slot},
+    procfs::Stat,
     resctrl::Group,
     sync,
     sys::pidfd,
@@ -198,8 +199,12 @@ impl Creation {
 
     /// What the process need not find before it is in its groups: it mounts meanwhile.
     fn furnish(&mut self, made: &Made, bundle: &Bundle, new: &mut cgroups::New) -> Result<(), Error> {
-        leave_processor().map_err(Error::io("return to", "the processors of this process"))?;
-        self.record.init = Init::new(made.spawned.pid);
+        let pid = made.spawned.pid;
+        // One that is gone by now says so itself.
+        if let Ok(stat) = Stat::of(pid) {
+            leave_processor_to(&stat).map_err(Error::io("return to", "the processors of this process"))?;
+            self.record.init = Init::new(pid, &stat);
+        }
         // It names the groups before they are made.
         self.container.write(&self.record, &bundle.text)?;
         // It enters its groups while their limits are written.

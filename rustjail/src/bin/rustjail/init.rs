@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::poll::{PollFd, PollFlags, poll};
-use rustjail::{procfs, sys::pidfd};
+use rustjail::{procfs::Stat, sys::pidfd};
 use serde::{Deserialize, Serialize};
 
 /// In milliseconds.
@@ -20,15 +20,15 @@ pub struct Init {
 }
 
 impl Init {
-    /// The process `pid`, which has not been reaped; `None` when it is gone nevertheless.
-    pub fn new(pid: i32) -> Option<Self> {
-        let (_, started) = stat(pid)?;
-        Some(Self { pid, started })
+    /// The process `pid`, of which this is told.
+    pub fn new(pid: i32, stat: &Stat) -> Option<Self> {
+        start(stat).map(|started| Self { pid, started })
     }
 
     /// Whether it has not ended.
     pub fn is_alive(&self) -> bool {
-        matches!(stat(self.pid), Some((state, started)) if started == self.started && state != b'Z' && state != b'X')
+        let Ok(stat) = Stat::of(self.pid) else { return false };
+        start(&stat) == Some(self.started) && !matches!(stat.state(), Some(b'Z' | b'X') | None)
     }
 
     /// A descriptor of it, unless it has ended.
@@ -47,35 +47,22 @@ impl Init {
     }
 }
 
-/// State and start time. The name in front of them may hold anything, so they are counted from its last `)`.
-fn stat(pid: i32) -> Option<(u8, u64)> {
-    let text = procfs::read(&format!("/proc/{pid}/stat")).ok()?;
-    parse(&text)
-}
-
-fn parse(text: &[u8]) -> Option<(u8, u64)> {
-    let end = text.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = text.get(end + 2..)?.split(|byte| *byte == b' ');
-    let state = *fields.next()?.first()?;
-    let started = str::from_utf8(fields.nth(18)?).ok()?.parse().ok()?;
-    Some((state, started))
+/// When it started.
+fn start(stat: &Stat) -> Option<u64> {
+    stat.field(22)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_name_cannot_forge_the_fields() {
-        let line = b"7 (a) Z (b) S 1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
-        assert_eq!(parse(line), Some((b'S', 4242)));
-        assert_eq!(parse(b"7 (a"), None);
-        assert_eq!(parse(b"7 (a) S 1"), None);
+    fn init(pid: u32) -> Init {
+        Init::new(pid as i32, &Stat::of(pid as i32).unwrap()).unwrap()
     }
 
     #[test]
     fn a_number_that_was_used_again_is_another_process() {
-        let own = Init::new(std::process::id() as i32).unwrap();
+        let own = init(std::process::id());
         assert!(own.is_alive() && own.pidfd().is_some());
         let other = Init { started: own.started + 1, ..own };
         assert!(!other.is_alive() && other.pidfd().is_none());
@@ -84,7 +71,7 @@ mod tests {
     #[test]
     fn who_outlives_a_process_finds_it_ended() {
         let mut child = std::process::Command::new("sleep").arg("0.2").spawn().unwrap();
-        let init = Init::new(child.id() as i32).unwrap();
+        let init = init(child.id());
         assert!(init.is_alive());
         init.outlive();
         assert!(!init.is_alive());

@@ -54,6 +54,9 @@ pub struct Plan {
     pub preserved_fds: u32,
     /// It stays in its maker's session keyring, whose keys it can then use.
     pub keep_keyring: bool,
+    /// The maker's binary, open for reading on a mount that nobody can write to: the process shows that as its own
+    /// ([`crate::sys::binary`]). For one born into a new PID namespace, where nobody has seen it before.
+    pub binary: Option<Slot>,
 }
 
 /// The namespaces of one process. A kind that is named nowhere is shared with the launching process.

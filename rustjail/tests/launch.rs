@@ -16,6 +16,7 @@ use oci_spec::runtime::{Process, Spec};
 use rustjail::{
     compile::{self, ContainerRequest, ExecRequest, NamespaceKind, Stdio},
     launch::{Launch, Parent, SpawnError, Spawned, spawn},
+    plan::slot,
     sync::{self, Report},
     sys::{
         clone::{Cloned, clone3},
@@ -42,6 +43,7 @@ const CASES: &[(&str, fn())] = &[
         "a_failure_is_heard_though_the_cgroup_was_not_taken",
         a_failure_is_heard_though_the_cgroup_was_not_taken,
     ),
+    ("an_init_takes_no_other_program_for_its_binary", an_init_takes_no_other_program_for_its_binary),
 ];
 
 fn main() {
@@ -377,4 +379,20 @@ fn a_failure_is_heard_though_the_cgroup_was_not_taken() {
         other => panic!("{other:?}"),
     }
     assert!(sync::receive(container.maker.as_fd()).unwrap().is_none());
+}
+
+/// Mapped in place of the one that runs it would be anything; and from the same mount it would be no better protected.
+fn an_init_takes_no_other_program_for_its_binary() {
+    for (file, errno) in [("/bin/busybox", libc::EINVAL), ("/proc/self/exe", libc::EBUSY)] {
+        let (container, mut launch) = Container::compile(Bundle::new("true"), Vec::new());
+        launch.plan.binary = Some(slot(&mut launch.fds, File::open(file).unwrap().into()));
+        let init = go(launch, Parent::Caller).unwrap();
+        match sync::receive(container.maker.as_fd()).unwrap() {
+            Some(Report::Failed(step)) => {
+                assert_eq!((step.path.as_str(), step.errno), ("/proc/self/exe", errno))
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(pidfd::wait(init.pidfd.as_fd()).unwrap(), Exit::Code(255));
+    }
 }

@@ -275,6 +275,7 @@ fn shell(command: &str) -> Plan {
         gate: Gate::Open,
         keep_keyring: false,
         preserved_fds: 0,
+        binary: None,
         sync: Slot(1),
     }
 }

@@ -34,6 +34,7 @@ use crate::{
     sys::{fds::close_range, keyring, net, process as sys_process, sched},
 };
 
+mod binary;
 mod cgroupfs;
 mod clocks;
 mod copy_up;
@@ -159,6 +160,9 @@ fn enter(
     keep.push(sync.as_fd());
     keep.extend(hold.as_ref().map(AsFd::as_fd));
     close_all_but(plan.preserved_fds, &keep)?;
+    if let Some(binary) = plan.binary {
+        binary::protect(binary.of(fds).at("find", "the runtime's own binary")?)?;
+    }
     sys_process::reset_signals().at("reset the signals", "")?;
     nix::sys::stat::umask(nix::sys::stat::Mode::empty());
     if !plan.keep_keyring {

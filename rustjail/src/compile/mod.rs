@@ -150,7 +150,17 @@ fn plan(
     sync: Slot,
 ) -> Plan {
     let gate = if root.is_some() { Gate::Start } else { Gate::Open };
-    Plan { namespaces, placement, root, process, gate, sync, preserved_fds: 0, keep_keyring: false }
+    Plan {
+        namespaces,
+        placement,
+        root,
+        process,
+        gate,
+        sync,
+        preserved_fds: 0,
+        keep_keyring: false,
+        binary: None,
+    }
 }
 
 /// Entering a namespace one is in already changes nothing, so what the init was given besides its spec is

@@ -12,6 +12,7 @@ use std::{
 };
 
 pub mod accept;
+pub mod binary;
 pub mod bpf;
 pub mod caps;
 pub mod clone;

@@ -1,7 +1,13 @@
 //! What a container must not get at.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+};
 
+use nix::sys::statvfs::{FsFlags, statvfs};
 use serde_json::json;
 
 use crate::jail::{Jail, RUSTJAIL, run};
@@ -41,6 +47,42 @@ fn the_binary_that_runs_inside_is_on_a_read_only_mount() {
     // It is our own command line that complains: the runtime was executed with `/bin/odd` for a command.
     let outcome = jail.call(&["run", "c"]);
     assert!(outcome.code == 3 && outcome.stderr.contains("/bin/odd"), "{outcome:?}");
+}
+
+/// An init has our binary until it is started. Whether it has changed to the protected one itself, as it does where it is alone,
+/// or its maker has: nobody can write to it, and nothing of it is mapped from where somebody could.
+#[test]
+fn the_binary_of_a_waiting_init_is_on_a_read_only_mount() {
+    let other = Jail::sleeping();
+    other.ok(&["run", "--detach", "o"]);
+    let joined = json!({"type": "pid", "path": format!("/proc/{}/ns/pid", other.pid("o"))});
+    let user = json!({"type": "user"});
+    for more in [json!([{"type": "pid"}]), json!([{"type": "pid"}, user]), json!([joined]), json!([])] {
+        let mut jail = Jail::sleeping();
+        let mut namespaces = ["mount", "uts", "ipc", "network"].map(|kind| json!({"type": kind})).to_vec();
+        namespaces.extend_from_slice(more.as_array().unwrap());
+        if namespaces.contains(&user) {
+            jail.bundle.in_user_namespace();
+        }
+        jail.bundle.set("/linux/namespaces", json!(namespaces));
+        jail.ok(&["create", "c"]);
+        let init = PathBuf::from(format!("/proc/{}", jail.pid("c")));
+
+        let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).unwrap();
+        let own = identity(Path::new(RUSTJAIL));
+        assert_eq!(identity(&init.join("exe")), own, "{more}");
+        let protected = |path: &Path| {
+            let mount = statvfs(path).unwrap();
+            assert!(mount.flags().contains(FsFlags::ST_RDONLY), "{more} {}", path.display());
+        };
+        protected(&init.join("exe"));
+        let areas: Vec<PathBuf> =
+            fs::read_dir(init.join("map_files")).unwrap().map(|area| area.unwrap().path()).collect();
+        let ours = areas.iter().filter(|area| identity(area) == own);
+        assert!(ours.map(|area| protected(area)).count() > 1, "{more}");
+        assert!(fs::read_to_string(init.join("cmdline")).unwrap().contains("create"), "{more}");
+        jail.ok(&["start", "c"]);
+    }
 }
 
 #[test]

@@ -38,6 +38,7 @@ use crate::{
     init::Init,
     launch::{self, Made, Prepared, Wants, announce, follow, if_well, link, make, stdio, waiting},
     listener, rdt, rootless,
+    seal::{self, Sealed},
     signals::Signals,
     store::{Container, Record},
     systemd, time,
@@ -74,6 +75,8 @@ pub struct Created {
     pub cgroup: Option<Cgroup>,
     /// Its init.
     pub process: Made,
+    /// What keeps its init from our binary.
+    pub sealed: Option<Sealed>,
     /// Those that came since its program could run, if it did not wait and this command stays.
     pub signals: Option<Signals>,
     /// The init waits for its start.
@@ -96,15 +99,12 @@ impl Created {
     }
 }
 
-/// Creates the container of `arguments`, which gets so many `preserved` descriptors.
-pub fn create(
-    context: &Context,
-    arguments: &Arguments,
-    starter: Starter,
-    preserved: u32,
-) -> Result<Created, Error> {
+/// Creates the container of `arguments`.
+pub fn create(context: &Context, arguments: &Arguments, starter: Starter) -> Result<Created, Error> {
+    let preserved = inherited::preserved_fds(arguments)?;
     let mut bundle = Bundle::load(arguments.get("bundle"), &context.root)?;
     check_terminal(&bundle.spec, arguments, starter == Starter::Here && !arguments.has("detach"))?;
+    let mut sealed = seal::for_container(&bundle.spec, preserved)?;
     inherited::pass_listen_fds(&mut bundle.spec);
     let inside = rootless::enter_new(&mut bundle.spec)?;
     let mut creation = Creation {
@@ -120,6 +120,9 @@ pub fn create(
         if open {
             prepared.0.plan.gate = Gate::Open;
         }
+        if let Some(binary) = sealed.binary.take() {
+            prepared.0.plan.binary = Some(slot(&mut prepared.0.fds, binary));
+        }
         let made = make(prepared, preserved, arguments)?;
         let furnished = creation.furnish(&made, &bundle, &mut new);
         let made = if_well(made, furnished)?;
@@ -129,7 +132,9 @@ pub fn create(
     });
     let Creation { container, record, cgroup } = creation;
     match made {
-        Ok(process) => Ok(Created { container, record, cgroup, process, signals, waits: !open }),
+        Ok(process) => {
+            Ok(Created { container, record, cgroup, process, sealed: Some(sealed), signals, waits: !open })
+        }
         Err(error) => {
             // The first error is the one to report; what is left now is left to `delete --force`.
             let _ = destroy(context, container, &record, cgroup);

@@ -6,7 +6,6 @@ use crate::{
     context::Context,
     create::{self, Starter},
     error::Error,
-    seal,
 };
 
 pub const COMMAND: Command = Command {
@@ -21,7 +20,5 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    seal::protected(context, arguments, |context, arguments, preserved, _sealed| {
-        create::create(context, arguments, Starter::Later, preserved).map(|_created| 0)
-    })
+    create::create(context, arguments, Starter::Later).map(|_created| 0)
 }

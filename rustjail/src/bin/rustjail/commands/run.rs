@@ -10,7 +10,6 @@ use crate::{
     create::{self, Created, Starter},
     error::Error,
     foreground, launch,
-    seal::{self, Sealed},
     signals::Signals,
 };
 
@@ -32,17 +31,7 @@ pub const COMMAND: Command = Command {
 };
 
 fn run(context: &Context, arguments: &Arguments) -> Result<u8, Error> {
-    seal::protected(context, arguments, run_protected)
-}
-
-#[inline(never)]
-fn run_protected(
-    context: &Context,
-    arguments: &Arguments,
-    preserved: u32,
-    sealed: Sealed,
-) -> Result<u8, Error> {
-    let mut created = create::create(context, arguments, Starter::Here, preserved)?;
+    let mut created = create::create(context, arguments, Starter::Here)?;
     let (signals, console) = match begin(&mut created, arguments.has("detach")) {
         Ok(None) => return Ok(0),
         Ok(Some(attached)) => attached,
@@ -53,7 +42,7 @@ fn run_protected(
     };
     created.container.unlock();
     // The program is at work, and there is nothing to do but to wait.
-    drop(sealed);
+    drop(created.sealed.take());
     let status = foreground::attend(created.process.spawned.pidfd.as_fd(), console, &signals)?;
     if !arguments.has("keep") {
         match created.container.relock(&context.root) {

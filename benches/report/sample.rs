@@ -28,34 +28,29 @@ impl Samples {
     }
 }
 
-/// Measures several things in turn, `rounds` times each, `gap` apart, so that all see the same machine. The order is
-/// another in each round, the same in each run of the bench: what one leaves in caches and in the kernel, the next has the
-/// good or the harm of, and none is to have always that of the same. A first round, which warms caches and makes what
-/// the others find there, is not counted and in the order that is given.
+/// Measures several things in turn, `rounds` times each or a few more, `gap` apart, so that all see the same machine. What
+/// one leaves in caches and in the kernel, the next has the good or the harm of; so each comes after each other one equally
+/// often. A first round, which warms caches and makes what the others find there, is not counted.
 pub fn interleave(rounds: usize, gap: Duration, works: &mut [&mut dyn FnMut()]) -> Vec<Samples> {
     let mut all = vec![Samples::default(); works.len()];
-    let mut order: Vec<usize> = (0..works.len()).collect();
-    let mut state = 1;
-    for round in 0..=rounds {
-        if round > 0 {
-            shuffle(&mut order, &mut state);
-        }
-        for &at in &order {
-            std::thread::sleep(gap);
-            let start = Instant::now();
-            works[at]();
-            if round > 0 {
-                all[at].push(start.elapsed());
-            }
-        }
+    let circuit = circuit(works.len());
+    let circuits = (rounds * works.len()).div_ceil(circuit.len());
+    for at in 0..works.len() {
+        std::thread::sleep(gap);
+        works[at]();
+    }
+    for &at in circuit.iter().cycle().take(circuits * circuit.len()) {
+        std::thread::sleep(gap);
+        all[at].time(&mut works[at]);
     }
     all
 }
 
-/// By Fisher and Yates, with the numbers of a linear congruential generator (Knuth's MMIX).
-fn shuffle(order: &mut [usize], state: &mut u64) {
-    for last in (1..order.len()).rev() {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        order.swap(last, (*state >> 33) as usize % (last + 1));
+/// Numbers below `count` in an order, to be repeated, in which each comes after each other one once: an Eulerian circuit of
+/// the complete graph.
+fn circuit(count: usize) -> Vec<usize> {
+    if count == 1 {
+        return vec![0];
     }
+    (0..count).flat_map(|one| (one + 1..count).flat_map(move |other| [one, other])).collect()
 }

@@ -35,9 +35,9 @@ pub fn interleave(rounds: usize, gap: Duration, works: &mut [&mut dyn FnMut()]) 
     let mut all = vec![Samples::default(); works.len()];
     let circuit = circuit(works.len());
     let circuits = (rounds * works.len()).div_ceil(circuit.len());
-    for at in 0..works.len() {
+    for work in works.iter_mut() {
         std::thread::sleep(gap);
-        works[at]();
+        work();
     }
     for &at in circuit.iter().cycle().take(circuits * circuit.len()) {
         std::thread::sleep(gap);

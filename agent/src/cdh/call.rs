@@ -8,7 +8,11 @@
 //!
 //! The buffer for a reply grows with what has come, not by what a frame declares.
 
-use std::{io, path::Path, time::Duration};
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use tokio::net::UnixStream;
 
@@ -23,6 +27,8 @@ const HEADER: usize = 10;
 const STREAM: u32 = 1;
 const REQUEST: u8 = 1;
 const RESPONSE: u8 = 2;
+/// As gRPC has it.
+const DEADLINE_EXCEEDED: u64 = 4;
 /// What is read at once.
 const CHUNK: usize = 16 << 10;
 
@@ -34,6 +40,7 @@ pub(super) async fn call(
     payload: &[u8],
     patience: Duration,
 ) -> Result<Vec<u8>> {
+    let start = Instant::now();
     let unreachable = |source| HubError::Unreachable { socket: socket.to_owned(), source };
     let stream = UnixStream::connect(socket).await.map_err(unreachable)?;
     let lost = |source| HubError::Lost { method, source };
@@ -42,6 +49,10 @@ pub(super) async fn call(
     let body = body.ok_or(HubError::Malformed { method })?;
     match parse(&body) {
         Ok((None, payload)) => Ok(payload.to_vec()),
+        // Its server counts the time too, and may be the first to say that it is over.
+        Ok((Some((DEADLINE_EXCEEDED, _)), _)) if start.elapsed() >= patience => {
+            Err(HubError::Late { method, patience })
+        }
         Ok((Some((code, message)), _)) => {
             Err(HubError::Refused { method, code, message: String::from_utf8_lossy(message).into_owned() })
         }
@@ -145,5 +156,26 @@ mod tests {
         assert_eq!(parse(b""), Ok((None, &[][..])));
         assert_eq!(parse(b"\x12\x7fcut"), Err(Malformed));
         assert_eq!(parse(b"\x0a\x02\x12\x09"), Err(Malformed));
+    }
+
+    #[tokio::test]
+    async fn a_hub_that_says_first_that_the_time_is_over_is_late() {
+        let socket = std::env::temp_dir().join(format!("berth-hub-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let hub = std::thread::spawn(move || {
+            for _ in 0..2 {
+                let (mut client, _) = listener.accept().unwrap();
+                assert!(io::Read::read(&mut client, &mut [0; 1024]).unwrap() > HEADER);
+                let body = b"\x0a\x0b\x08\x04\x12\x07timeout";
+                let header = [0, 0, 0, body.len() as u8, 0, 0, 0, 1, RESPONSE, 0];
+                io::Write::write_all(&mut client, &[&header[..], body].concat()).unwrap();
+            }
+        });
+        let outcome = async |patience| call(&socket, "s", "M", b"", patience).await.unwrap_err();
+        assert!(matches!(outcome(Duration::ZERO).await, HubError::Late { .. }));
+        let own = outcome(Duration::from_secs(60)).await;
+        assert!(matches!(own, HubError::Refused { code: 4, .. }), "{own}");
+        hub.join().unwrap();
+        std::fs::remove_file(&socket).unwrap();
     }
 }

@@ -44,7 +44,7 @@ use crate::{
     task,
 };
 
-/// Enough for the stack of any call; pool threads come and go with the work.
+/// Enough for the stack of any call; pool threads come with the work, and go ten seconds after it.
 const STACK: usize = 256 << 10;
 /// How long the host may take over the notice that the agent serves.
 const NOTICE: Duration = Duration::from_secs(5);
@@ -58,7 +58,6 @@ pub fn run(config: Config) -> ExitCode {
         .enable_all()
         .max_blocking_threads(task::THREADS)
         .thread_stack_size(STACK)
-        .thread_keep_alive(Duration::from_secs(1))
         .build();
     let ended = runtime.and_then(|runtime| LocalSet::new().block_on(&runtime, serve(config, logs)));
     if let Err(error) = ended {

@@ -240,15 +240,26 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Lines of a log that say why a machine ended: a panic's trace is about this long.
+    /// Lines of a log that say why a machine ended.
     const LINES: usize = 40;
+    /// A panic's trace can be longer than that, but not than this.
+    const TRACE: usize = 120;
+    /// What came before a panic often tells more than its trace.
+    const BEFORE: usize = 10;
 
     fn of(name: &'static str, path: &Path) -> Self {
         let bytes = fs::read(path).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let mut lines: Vec<_> = text.lines().map(printable).filter(|line| !line.is_empty()).collect();
-        lines.drain(..lines.len().saturating_sub(Self::LINES));
+        lines.drain(..Self::first(&lines));
         Self { name, lines }
+    }
+
+    fn first(lines: &[String]) -> usize {
+        let back = |count| lines.len().saturating_sub(count);
+        let panic = lines.iter().rposition(|line| line.contains("Kernel panic"));
+        let panic = panic.filter(|at| *at >= back(Self::TRACE));
+        panic.map_or(usize::MAX, |at| at.saturating_sub(Self::BEFORE)).min(back(Self::LINES))
     }
 
     fn last(&self) -> Option<&str> {
@@ -371,5 +382,27 @@ impl Running {
         self.qmp.send("quit").await;
         let _ = timeout(Duration::from_secs(1), self.vmm.exited()).await;
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_before_a_panic_is_shown_however_long_its_trace() {
+        let first = |before: usize, trace: usize| {
+            let mut lines = vec!["word".to_owned(); before];
+            lines.push("Kernel panic - not syncing".to_owned());
+            lines.resize(before + 1 + trace, "  ? trace".to_owned());
+            (lines.len(), Tail::first(&lines))
+        };
+        assert_eq!(first(100, 5), (106, 66));
+        assert_eq!(first(100, 39), (140, 90));
+        assert_eq!(first(3, 60), (64, 0));
+        // So long ago that it is not what ended it.
+        assert_eq!(first(100, 500), (601, 561));
+        assert_eq!(Tail::first(&vec!["word".to_owned(); 50]), 10);
+        assert_eq!(Tail::first(&[]), 0);
     }
 }

@@ -67,12 +67,6 @@ pub fn numbers(line: &str) -> Vec<u64> {
     line.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// What is after the command name in `/proc/PID/stat`: the name may hold anything, so the last parenthesis ends it.
-/// The first is the state, field 3 of proc_pid_stat(5).
-pub fn stat_fields(text: &str) -> Vec<&str> {
-    text.rsplit_once(')').map(|(_, rest)| rest.split_ascii_whitespace().collect()).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,12 +92,6 @@ mod tests {
         assert_eq!(all, [("MemTotal", 2048), ("Active(anon)", 7), ("nr_free_pages", 12), ("VmRSS", 44)]);
     }
 
-    #[test]
-    fn a_command_name_cannot_forge_fields() {
-        assert_eq!(stat_fields("7 (a) S 1) R 2 3"), ["R", "2", "3"]);
-        assert_eq!(stat_fields("7 a"), [] as [&str; 0]);
-    }
-
     /// Every prefix, intact and damaged, is read without panic.
     #[test]
     fn truncated_and_damaged_files() {
@@ -112,7 +100,7 @@ mod tests {
         for end in 0..=text.len() {
             for damage in ["", "\u{fffd}", "\0", ":", ")"] {
                 let part = format!("{}{damage}", &text[..end]);
-                let _ = (interfaces(&part), keyed(&part).count(), numbers(&part), stat_fields(&part));
+                let _ = (interfaces(&part), keyed(&part).count(), numbers(&part));
             }
         }
     }

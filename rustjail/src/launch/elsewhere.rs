@@ -77,13 +77,14 @@ mod tests {
             told.recv().unwrap_err();
         });
         let stat = Stat::of(child.recv().unwrap().as_raw()).unwrap();
-        only_on(here);
-        sched_setaffinity(SELF, &allowed).unwrap();
-        let stayed = (0..50).any(|_| {
+        // The scheduler may move the thread at any time, but seldom does.
+        let stayed = (0..50).filter(|_| {
+            only_on(here);
+            sched_setaffinity(SELF, &allowed).unwrap();
             leave_processor_to(&stat).unwrap();
             sched_getcpu().unwrap() == here
         });
-        assert!(stayed);
+        assert!(stayed.count() > 25);
         drop(stay);
         other.join().unwrap();
     }
